@@ -52,7 +52,7 @@ if(cuda_version GREATER_EQUAL 12080)
   set(any -fatbin -Xfatbin -compress-all -fmad=false --expt-relaxed-constexpr
       -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90,code=sm_90)
   foreach(name portable_backward portable_forward portable_bias portable_inspect portable_inspect_keys portable_weights
-          portable_pairs portable_merge clamp)
+          portable_pairs portable_merge portable_elements portable_norm portable_product clamp)
     attend_cuda_module(${name} ${name}.cu ${any})
   endforeach()
   # For Hopper, by its own instructions: a module for each type and d.

@@ -413,21 +413,24 @@ TEST_F(LaunchOfLayers, a_row_says_which_ends_it_takes) {
 
 // The rows that a Context keeps are for host tensors.
 TEST_F(LaunchOfLayers, a_row_kept_for_the_host_is_not_taken_for_a_device) {
+  const Device nowhere{Device::Kind::cuda, 77};  // no machine has so many
   const ContextState& state = ContextState::of(context);
   const auto& product_row = state.row_for<Product>({.device = {}, .type = DType::f32});
   const auto& convert_row =
       state.row_for<Convert>({.device = {}, .type = DType::bf16, .to = DType::f32});
   for (int twice = 0; twice < 2; ++twice) {
-    EXPECT_THROW(state.row_for<Product>({.device = kFakeDevice, .type = DType::f32}), Unsupported);
+    EXPECT_THROW(state.row_for<Product>({.device = nowhere, .type = DType::f32}), Unsupported);
     EXPECT_THROW(
-        state.row_for<Convert>({.device = kFakeDevice, .type = DType::bf16, .to = DType::f32}),
+        state.row_for<Convert>({.device = nowhere, .type = DType::bf16, .to = DType::f32}),
         Unsupported);
   }
   EXPECT_EQ(&state.row_for<Product>({.device = {}, .type = DType::f32}), &product_row);
   EXPECT_EQ(&state.row_for<Convert>({.device = {}, .type = DType::bf16, .to = DType::f32}),
             &convert_row);
-  const Multiplication list[] = {product({})};
-  EXPECT_THROW(matmul(list, {context, queue}), Unsupported) << "no row is for a device yet";
+  Multiplication x = product({});
+  x.c = TensorView(x.c.data(), DType::f32, x.c.shape(), nowhere);
+  const Multiplication list[] = {x};
+  EXPECT_THROW(matmul(list, {context, queue}), Unsupported) << "there is no such device";
 }
 
 }  // namespace

@@ -315,7 +315,8 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
       {"activation", kTakenByActivations},
       {"activation_backward", kTakenByActivations},
       {"rotary", kTakenByRotary},
-      {"convert", kHostTypes}};
+      {"convert", kHostTypes},
+      {"add", kHostTypes}};
   // Ends are asked of products on devices alone.
   Features all{Feature::device_memory, Feature::row_activation, Feature::row_residual};
   for_each_operation([&]<class Operation>(Operation) {
@@ -325,7 +326,8 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
       const Features more =
           kernel->takes - expected -
           (kernel->launch != nullptr
-               ? Features{Feature::device_memory, Feature::row_activation, Feature::row_residual}
+               ? kTakenByActivations | Features{Feature::device_memory, Feature::row_activation,
+                                                Feature::row_residual}
                : Features());
       EXPECT_EQ(names_of(more), "") << kernel->name;
       if (kernel->name.starts_with("reference.")) {

@@ -4,8 +4,8 @@
 #
 #   tools/test_gpu.sh [STEP...]   none: cases properties python bench
 #
-#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp and
-#              tests/inspect_test.cpp
+#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp,
+#              tests/cuda_layers_test.cpp and tests/inspect_test.cpp
 #   properties properties, traps and gradients by differences, of each kernel (ATTEND_ONLY of tests/support/call_memory.h);
 #              bad input and large sizes (tests/cuda_errors_test.cpp), drivers (tests/cuda_driver_test.cpp)
 #   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf, the cases of ONNX
@@ -51,7 +51,7 @@ configure() {
 build() {
   local options=() targets=()
   if wants cases || wants sanitize; then
-    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test inspect_test)
+    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test cuda_layers_test inspect_test)
   fi
   if wants properties; then options+=(ATTEND_BUILD_TESTS=ON) targets+=(gpu_tests); fi
   if wants python || wants bench; then
@@ -141,6 +141,7 @@ if wants properties; then
 fi
 if wants cases; then
   attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
+  attempt cuda_layers_test "$tree/tests/cuda_layers_test" --gtest_brief=1
   attempt inspect_test "$tree/tests/inspect_test" --gtest_brief=1 --gtest_filter='*cuda*:*gpu*'
   attempt table_as_it_is table
   attempt table_d64 table --d=64

@@ -31,6 +31,7 @@ class ATTEND_API AttentionBlock {
 
   explicit operator bool() const noexcept { return static_cast<bool>(attention_); }
   const AttentionBlockOptions& options() const noexcept { return options_; }
+  Device device() const noexcept { return attention_.device(); }
   const MultiHeadAttention& attention() const noexcept { return attention_; }
   const MultiHeadAttention& cross() const noexcept { return cross_; }
 
@@ -97,8 +98,9 @@ class ATTEND_API AttentionBlock {
                     const AttentionOptions& cross = {}, const ConstTensorView& lengths = {},
                     const Where& where = default_context()) const;
 
-  AttentionBlock to(DType type) const;  // a copy in another type
-  AttentionBlock quantize() const;      // a copy with weights of 8 bits, for inference
+  AttentionBlock to(DType type) const;                         // a copy in another type
+  AttentionBlock to(Device device, const Where& where) const;  // in memory of a device: linear.h
+  AttentionBlock quantize() const;  // a copy with weights of 8 bits, for inference
   bool quantized() const noexcept {
     return attention_.quantized() || cross_.quantized() || feed_forward_.quantized();
   }

@@ -32,6 +32,7 @@ class ATTEND_API FeedForward {
 
   explicit operator bool() const noexcept { return static_cast<bool>(up_); }
   const FeedForwardOptions& options() const noexcept { return options_; }
+  Device device() const noexcept { return up_.device(); }
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
   void forward_into(const ConstTensorView& x, const TensorView& y,
@@ -45,8 +46,9 @@ class ATTEND_API FeedForward {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
-  FeedForward to(DType type) const;  // a copy in another type
-  FeedForward quantize() const;      // a copy with weights of 8 bits, for inference
+  FeedForward to(DType type) const;                         // a copy in another type
+  FeedForward to(Device device, const Where& where) const;  // in memory of a device: linear.h
+  FeedForward quantize() const;  // a copy with weights of 8 bits, for inference
   bool quantized() const noexcept {
     return up_.quantized() || gate_.quantized() || down_.quantized();
   }

@@ -43,6 +43,7 @@ class ATTEND_API Linear {
   std::int64_t out() const noexcept { return weight_.size(0); }
   DType dtype() const noexcept { return type_; }  // of x, y and b; and of W, unless it is quantized
   bool quantized() const noexcept { return static_cast<bool>(weight_scales_); }
+  Device device() const noexcept { return weight_.device(); }  // of the weights, and so of x and y
   const Tensor& weight() const noexcept { return weight_; }
   const Tensor& weight_scales() const noexcept { return weight_scales_; }  // none, unless quantized
   const Tensor& bias() const noexcept { return bias_; }                    // none, if there is none
@@ -65,6 +66,9 @@ class ATTEND_API Linear {
   // A copy in another type, each weight rounded once; of none, none. So of every layer.
   // Weights of 8 bits stay as they are.
   Linear to(DType type) const;
+  // A copy in memory of a device, or of the host again; it waits for the device. So of every layer
+  // that has it. Calls of a layer on a device take tensors there, and a queue.
+  Linear to(Device device, const Where& where) const;
   // A copy with weights of 8 bits, for inference; of one that has them, the same. Every weight is
   // at most half its row's scale from what it was, scale = max |w| / 127 (or 2^-126 if that is
   // more). A row with NaN or an infinity is all NaN. So of every layer with linear maps: biases,

@@ -69,6 +69,7 @@ class ATTEND_API MultiHeadAttention {
   explicit operator bool() const noexcept { return static_cast<bool>(q_); }
   // With every size filled in.
   const MultiHeadAttentionOptions& options() const noexcept { return options_; }
+  Device device() const noexcept { return q_.device(); }
 
   // ---- one call ------------------------------------------------------------------------------
   Tensor forward(const ConstTensorView& x, const AttentionOptions& options = {},
@@ -200,7 +201,9 @@ class ATTEND_API MultiHeadAttention {
   const Linear& o() const noexcept { return o_; }  // none without output_projection
 
   MultiHeadAttention to(DType type) const;  // a copy in another type
-  MultiHeadAttention quantize() const;      // a copy with weights of 8 bits, for inference
+  // In memory of a device (linear.h): forward and training; the rest is the host's.
+  MultiHeadAttention to(Device device, const Where& where) const;
+  MultiHeadAttention quantize() const;  // a copy with weights of 8 bits, for inference
   bool quantized() const noexcept {
     return q_.quantized() || k_.quantized() || v_.quantized() || o_.quantized();
   }

@@ -28,6 +28,7 @@ class ATTEND_API Norm {
 
   explicit operator bool() const noexcept { return static_cast<bool>(weight_); }
   const NormOptions& options() const noexcept { return options_; }
+  Device device() const noexcept { return weight_.device(); }
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
   void forward_into(const ConstTensorView& x, const TensorView& y,
@@ -41,7 +42,8 @@ class ATTEND_API Norm {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
-  Norm to(DType type) const;  // a copy in another type
+  Norm to(DType type) const;                         // a copy in another type
+  Norm to(Device device, const Where& where) const;  // in memory of a device: linear.h
 
   std::vector<NamedView> parameters() const;  // weight, bias
   std::vector<Parameter> writable_parameters();

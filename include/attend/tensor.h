@@ -70,6 +70,7 @@ struct Device {
 ATTEND_API std::string to_string(Device device);  // "cpu", "cuda:0"
 
 class Tensor;
+class Where;  // context.h
 
 // Read-only view of a tensor: pointer, type, shape, strides. A default-constructed one is "none".
 class ATTEND_POINTER ATTEND_API ConstTensorView {
@@ -149,7 +150,10 @@ class ATTEND_POINTER ATTEND_API TensorView : public ConstTensorView {
   explicit TensorView(const ConstTensorView& view) : ConstTensorView(view) {}
 };
 
-// A contiguous tensor that owns its host memory. Copies are deep. Default-constructed: none.
+// A contiguous tensor that owns its memory, of the host or of a device. Copies are deep. Default-
+// constructed: none. Of a device, its memory is that of the queue it was made on, which it keeps:
+// it goes back to it when all work so far is done, and the queue's stream must live until then. A
+// copy of such a tensor waits for the device.
 class ATTEND_OWNER ATTEND_API Tensor {
  public:
   Tensor() = default;
@@ -159,6 +163,10 @@ class ATTEND_OWNER ATTEND_API Tensor {
       : Tensor(values.begin(), values.size(), dtype_of<T>(), shape) {}
   static Tensor uninitialized(const Shape& shape, DType type = DType::f32);
   static Tensor copy_of(const ConstTensorView& view);  // any strides; host memory
+  // In memory of a device, of the queue of `where`; on the host, of its Context. A copy between
+  // host and device waits for the device.
+  static Tensor uninitialized(const Shape& shape, DType type, Device device, const Where& where);
+  static Tensor copy_of(const ConstTensorView& view, Device device, const Where& where);
 
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);
@@ -189,6 +197,7 @@ class ATTEND_OWNER ATTEND_API Tensor {
   }
 
   DType dtype() const noexcept { return view_.dtype(); }
+  Device device() const noexcept { return view_.device(); }
   const Shape& shape() const noexcept { return view_.shape(); }
   std::int64_t size(int dim) const noexcept { return view_.size(dim); }
   std::int64_t count() const { return view_.count(); }

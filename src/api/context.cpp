@@ -1,6 +1,7 @@
 // Context: made from options, shared by threads, kept whole across fork().
 #include "api/context.h"
 
+#include "api/launch.h"
 #include "api/lease.h"
 #include "api/tensor_memory.h"
 #include "core/printable.h"
@@ -206,6 +207,7 @@ template const Kernel<ActivationBackward>& ContextState::row_for<ActivationBackw
 template const Kernel<RotaryForward>& ContextState::row_for<RotaryForward>(
     const RotaryProblem&) const;
 template const Kernel<Convert>& ContextState::row_for<Convert>(const ConvertProblem&) const;
+template const Kernel<Add>& ContextState::row_for<Add>(const AddProblem&) const;
 
 // The smallest free block that is large enough, or a new one of exactly this size.
 ContextState::Allocation ContextState::acquire(std::size_t bytes) {
@@ -255,7 +257,23 @@ void Lease::acquire(std::size_t bytes) {
   data_ = memory.data;
   bytes_ = memory.bytes;
 }
-void Lease::release() noexcept { state_.release({data_, bytes_}); }
+Lease::Lease(const Where& where, std::size_t bytes, Device device)
+    : state_(ContextState::of(where)) {
+  if (bytes == 0) return;
+  if (device == Device{}) {
+    acquire(bytes);
+    return;
+  }
+  queue_ = &queue_for("workspace", device, where.queue());
+  data_ = static_cast<std::byte*>(queue_->take(bytes));
+  bytes_ = bytes;
+  if (data_ == nullptr)
+    throw OutOfMemory(text("workspace: ", device, " has no memory for ", bytes, " bytes"));
+}
+void Lease::release() noexcept {
+  if (queue_ != nullptr) queue_->give(data_, bytes_);
+  else state_.release({data_, bytes_});
+}
 
 // ---- Public ------------------------------------------------------------------------------------
 

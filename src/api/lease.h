@@ -1,5 +1,5 @@
 // Memory of a Context for the time of a call. It goes back to the Context, for the next call: after
-// the first one nothing is allocated.
+// the first one nothing is allocated. On a device it is the queue's, and goes back in its order.
 #pragma once
 
 #include <attend/context.h>
@@ -18,8 +18,10 @@ class Lease {
   Lease(ContextState& state, std::size_t bytes) : state_(state) {
     if (bytes > 0) acquire(bytes);
   }
+  Lease(const Where& where, std::size_t bytes, Device device);
   Lease(Lease&& other) noexcept
-      : state_(other.state_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+      : state_(other.state_), queue_(other.queue_), data_(std::exchange(other.data_, nullptr)),
+        bytes_(other.bytes_) {}
   ~Lease() {
     if (data_ != nullptr) release();
   }
@@ -31,6 +33,7 @@ class Lease {
   void release() noexcept;
 
   ContextState& state_;
+  Queue* queue_ = nullptr;  // of a device, whose memory it is
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -1,5 +1,6 @@
 // Shape, the views and Tensor.
 #include "api/context.h"
+#include "api/launch.h"
 #include "api/tensor_memory.h"
 #include "core/reporting.h"
 #include "core/text.h"
@@ -220,6 +221,21 @@ Tensor Tensor::made(const Shape& shape, DType type, const Take& take) {
   return tensor;
 }
 
+Tensor Tensor::uninitialized(const Shape& shape, DType type, Device device, const Where& where) {
+  if (device == Device{}) return where.context().make_tensor(shape, type);
+  check_enums(type, device);
+  check_sizes(shape);
+  const std::size_t bytes = byte_count(type, shape);
+  const DeviceBlock block = take_device_memory(bytes, queue_for("tensor", device, where.queue()));
+  if (block.owner == nullptr)
+    throw OutOfMemory(
+        text("tensor: ", device, " has no memory for the ", bytes, " bytes of ", shape, " ", type));
+  Tensor tensor;
+  tensor.memory_.reset(block.owner);
+  tensor.view_ = TensorView(block.data, type, shape, device);
+  return tensor;
+}
+
 Tensor Context::make_tensor(const Shape& shape, DType type) const {
   return Tensor::made(shape, type,
                       [&](std::size_t bytes) { return take_memory(bytes, state_->tensors); });
@@ -250,10 +266,38 @@ Tensor Tensor::copy_of(const ConstTensorView& view) {
   return tensor;
 }
 
-Tensor::Tensor(const Tensor& other) : Tensor(copy_of(other.view_)) {}
+// From the device and back by its queue, which waits; from place to place there, in its order.
+Tensor Tensor::copy_of(const ConstTensorView& view, Device device, const Where& where) {
+  if (!view) return {};
+  if (view.data() == nullptr && view.count() > 0)
+    throw InvalidArgument(text("copy_of: the tensor ", view.shape(), " has no address"));
+  if (view.device() == device) return copied(view, where);
+  if (view.device() != Device{} && device != Device{})
+    return copy_of(copy_of(view, Device{}, where), device, where);
+  const Tensor between = is_contiguous(view) ? Tensor() : copied(view, where);
+  Tensor tensor = uninitialized(view.shape(), view.dtype(), device, where);
+  const Device there = device == Device{} ? view.device() : device;
+  Queue& queue = queue_for("copy_of", there, where.queue());
+  check_launched("copy_of", there,
+                 queue.copy(tensor.view_.data(), between ? between.view_.data() : view.data(),
+                            byte_count(view.dtype(), view.shape())));
+  return tensor;
+}
+
+Tensor::Tensor(const Tensor& other) {
+  if (other.device() == Device{}) {
+    *this = copy_of(other.view_);
+    return;
+  }
+  Queue& queue = *queue_of(other.memory_.get());
+  *this = uninitialized(other.shape(), other.dtype(), other.device(), queue);
+  check_launched(
+      "tensor", other.device(),
+      queue.copy(view_.data(), other.view_.data(), byte_count(other.dtype(), other.shape())));
+}
 
 Tensor& Tensor::operator=(const Tensor& other) {
-  if (this != &other) *this = copy_of(other.view_);
+  if (this != &other) *this = Tensor(other);
   return *this;
 }
 

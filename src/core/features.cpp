@@ -225,6 +225,8 @@ Features features_of(const RotaryProblem& p) {
   return f;
 }
 
+Features features_of(const AddProblem& p) { return tensors_of(p); }
+
 Features features_of(const ConvertProblem& p) {
   return tensors_of(p) | tensors_of(ConvertProblem{.device = p.device, .type = p.to});
 }

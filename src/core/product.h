@@ -49,15 +49,17 @@ struct ProductProblem {
   friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
 };
 
-// A whole product, for rows that launch: memory of the device, all of the problem's type. (None of
-// them takes weights of 8 bits.)
+// A whole product, for rows that launch: memory of the device, all of the problem's type but
+// weights of 8 bits and their scales, which are f32.
 struct ConstMatrix {
   const void* data = nullptr;
   std::int64_t row = 0, column = 0;  // strides, of any size
 };
 struct ProductCall {
   std::int64_t m = 0, n = 0, k = 0;
-  ConstMatrix a, b;
+  ConstMatrix a, b;  // a without data: ones, and c is the sum of b's rows
+  const void* scales = nullptr;
+  std::int64_t scales_stride = 0;
   const void* bias = nullptr;
   std::int64_t bias_stride = 0;
   ConstMatrix gate, residual;  // [m, n]; the gate of swiglu: c = silu(gate) * c

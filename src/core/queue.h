@@ -5,6 +5,7 @@
 #include <attend/tensor.h>
 
 #include <cstddef>
+#include <memory>
 
 namespace attend {
 
@@ -19,7 +20,9 @@ struct Status {
   explicit operator bool() const noexcept { return kind == Kind::ok; }
 };
 
-class Queue {
+// Tensors of a device keep the queue that they were made on, if it is a shared one; others must
+// outlive them.
+class Queue : public std::enable_shared_from_this<Queue> {
  public:
   virtual ~Queue() = default;
   virtual Device device() const noexcept = 0;

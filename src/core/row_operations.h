@@ -57,6 +57,8 @@ struct NormBackwardCall {
   const void* weight = nullptr;
   void* dx = nullptr;
   double* sums = nullptr;  // [blocks, 2, dim]: a block's dweight and dbias are added to its own
+  // Instead of these, of a launch: the sums over all blocks, in their order. dbias may be none.
+  void *dweight = nullptr, *dbias = nullptr;
 };
 
 struct NormForward {
@@ -123,6 +125,43 @@ struct RotaryProblem {
   friend bool operator==(const RotaryProblem&, const RotaryProblem&) = default;
 };
 
+// Where the rows of x [batch, heads, length, d] stand: each sequence counts from its first row on.
+struct RowPlaces {
+  std::int64_t length = 0;     // rows of a sequence; packed, of all
+  std::int64_t sequences = 0;  // of packed rows, and where each of them begins, [sequences + 1]
+  Strided starts{};
+  // The first row's place: this; or that of each sequence; or so that the last is at the last key.
+  std::int64_t first = 0;
+  Strided first_of_each{};
+  bool ends_with_keys = false;
+  std::int64_t keys = 0;  // of a sequence, unless they are listed
+  Strided key_lengths{}, key_starts{};
+};
+
+// The place of row n, counted over all sequences. Lists of a device are not checked by anybody: it
+// reads nothing outside of them.
+ATTEND_HOST_DEVICE inline std::int64_t place_of(const RowPlaces& p, std::int64_t n) noexcept {
+  const auto at = [](const Strided& list, std::int64_t b) {
+    return load_integer(list, list.offset(b, 0, 0));
+  };
+  std::int64_t b = p.starts ? 0 : n / p.length, i = p.starts ? n : n % p.length;
+  std::int64_t rows = p.length;
+  if (p.starts) {
+    for (std::int64_t end = p.sequences; end - b > 1;) {  // the last that begins at or before n
+      const std::int64_t middle = b + (end - b) / 2;
+      (at(p.starts, middle) <= n ? b : end) = middle;
+    }
+    rows = at(p.starts, b + 1) - at(p.starts, b);
+    i = n - at(p.starts, b);
+  }
+  if (p.first_of_each) return at(p.first_of_each, b) + i;
+  if (!p.ends_with_keys) return p.first + i;
+  const std::int64_t keys = p.key_lengths  ? at(p.key_lengths, b)
+                            : p.key_starts ? at(p.key_starts, b + 1) - at(p.key_starts, b)
+                                           : p.keys;
+  return keys - rows + i;
+}
+
 // x [batch, heads, length, d] is turned in place. Row n is that of all heads at [n / length, :,
 // n % length]:
 //   (a, b) <- (a cos t - b sin t, a sin t + b cos t),   t = position[n] * frequency[c]
@@ -130,8 +169,9 @@ struct RotaryCall {
   std::int64_t heads = 0, length = 0, pairs = 0;
   Strided x;
   const std::int64_t* position = nullptr;
-  const double* frequency = nullptr;  // [pairs]
+  const double* frequency = nullptr;  // [pairs]; in memory of the host
   bool back = false;                  // by -t: the inverse, and the gradient
+  RowPlaces places{};                 // of a launch, instead of the position
 };
 
 struct RotaryForward {
@@ -168,6 +208,37 @@ struct Convert {
   static constexpr bool kOnRows = true;
 };
 
+// ---- Sums --------------------------------------------------------------------------------------
+
+struct AddProblem {
+  Device device;
+  DType type = DType::f32;
+
+  static constexpr std::size_t kVariants = 1;
+  std::size_t variant() const noexcept { return 0; }
+  friend bool operator==(const AddProblem&, const AddProblem&) = default;
+};
+
+// y = a + b, or a where b is none; each is rounded once. Of any strides; y may be a. On the host
+// layers add by loops of their own (layer/elementwise.h).
+struct AddCall {
+  std::int64_t features = 0;
+  struct Rows {
+    const void* data = nullptr;
+    std::int64_t row = 0, column = 0;  // strides
+  };
+  Rows a, b;
+  void* y = nullptr;
+  std::int64_t y_row = 0, y_column = 0;
+};
+
+struct Add {
+  static constexpr std::string_view kName = "add";
+  using Problem = AddProblem;
+  using Call = AddCall;
+  static constexpr bool kOnRows = true;
+};
+
 // ---- Rows of the kernel table ------------------------------------------------------------------
 
 template <class Operation>
@@ -188,6 +259,7 @@ Features features_of(const NormProblem& problem);
 Features features_of(const ActivationProblem& problem);
 Features features_of(const RotaryProblem& problem);
 Features features_of(const ConvertProblem& problem);
+Features features_of(const AddProblem& problem);
 
 inline constexpr Features kTakenByNorms =
     kHostTypes | Features{Feature::layer_norm, Feature::rms_norm};

@@ -29,14 +29,14 @@ template <class... Parts>
   throw InvalidArgument(text("attention_block: ", parts...));
 }
 
-void check_memory(const ConstTensorView& memory) {
-  if (memory) check_readable(kLayer, "memory", memory);
+void check_memory(const ConstTensorView& memory, Device device) {
+  if (memory) check_readable(kLayer, "memory", memory, device);
 }
 
 // The output, and what it must not overlap.
 void check_y(const ConstTensorView& y, const ConstTensorView& x, const ConstTensorView& memory,
              const AttentionOptions& self, const AttentionOptions& cross) {
-  check_output(kLayer, "y", y, x.dtype(), x.shape());
+  check_output(kLayer, "y", y, x.dtype(), x.shape(), x.device());
   check_apart(kLayer, "y", y, "x", x);
   check_apart(kLayer, "y", y, "memory", memory);
   for (const AttentionOptions* options : {&self, &cross})
@@ -110,7 +110,8 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
 
 void AttentionBlock::check_inputs(const ConstTensorView& x, bool given) const {
   check_made("attention_block", static_cast<bool>(attention_));
-  check_input("attention_block", "x", x, options_.attention.type, options_.attention.model_dim);
+  check_input("attention_block", "x", x, options_.attention.type, options_.attention.model_dim,
+              device());
   if (given && !cross_) fail_block("memory is given, but the block has no cross-attention");
   if (!given && cross_) fail_block("memory is not given; the block has cross-attention");
 }
@@ -126,13 +127,14 @@ const Norm& AttentionBlock::norm(int part) const noexcept {
 template <class Add, class NormInto>
 void AttentionBlock::run(const ConstTensorView& x, const TensorView& y, const Where& where,
                          const Add& add, const NormInto& norm_into) const {
+  check_queue(kLayer, device(), where);
   const NormPlacement placement = options_.placement;
   const int parts = 1 + (cross_ ? 1 : 0) + (feed_forward_ ? 1 : 0);
   const auto room = [&](bool needed) {
     return ScratchTensor{needed ? x.shape() : Shape{0}, options_.attention.type};
   };
-  const Scratch scratch(where,
-                        {room(placement != NormPlacement::none), room(parts > 1), room(parts > 2)});
+  const Scratch scratch(
+      where, {room(placement != NormPlacement::none), room(parts > 1), room(parts > 2)}, device());
   const auto& [between, first, second] = scratch.tensors;
   ConstTensorView now = x;
   int done = 0;
@@ -179,7 +181,7 @@ void AttentionBlock::forward_into(const ConstTensorView& x, const Required<Const
                                   const AttentionOptions& cross, const Where& where) const {
   reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
-    check_memory(memory);
+    check_memory(memory, device());
     check_y(y, x, memory, self, cross);
     check_apart_from_tensors(kLayer, "y", y, *this);
     infer(
@@ -203,8 +205,9 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const Required<ConstTen
                                const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
-    check_memory(memory);
-    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    check_memory(memory, device());
+    check_queue(kLayer, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     forward_into(x, memory, y, self, cross, where);
     return y;
   });
@@ -216,6 +219,7 @@ void AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const KvCa
                             const Where& where) const {
   reporting("attention_block", [&] {
     check_inputs(x, memory != nullptr);
+    check_on_host(kLayer, "a KvCache", device());
     check_y(y, x, {}, self, cross);
     check_apart(kLayer, "y", y, "lengths", lengths);
     check_apart_from_tensors(kLayer, "y", y, *this);
@@ -253,7 +257,8 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
                                const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, false);
-    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    check_queue(kLayer, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     forward_into(x, cache, y, self, lengths, where);
     return y;
   });
@@ -264,7 +269,8 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const K
                                const ConstTensorView& lengths, const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, true);
-    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    check_queue(kLayer, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     forward_into(x, cache, memory, y, self, cross, lengths, where);
     return y;
   });
@@ -280,7 +286,8 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const Required<ConstTensor
                             const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
-    check_memory(memory);
+    check_on_host(kLayer, "trace()", device());
+    check_memory(memory, device());
     Trace result;
     const char* axes = x.rank() == 3 ? "batch, token, feature" : "token, feature";
     // The steps of an attention, under its name; gives its output.
@@ -296,7 +303,8 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const Required<ConstTensor
                           const ConstTensorView& value) {
       result.steps.push_back({text(name, part), formula, axes, copied(value, where)});
     };
-    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    check_queue(kLayer, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     run(
         x, y, where,
         [&](int part, const ConstTensorView& u, const ConstTensorView& residual,
@@ -336,9 +344,10 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
     check_has_gradients("attention_block", quantized());
-    check_memory(memory);
+    check_memory(memory, device());
     Saved saved;
-    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    check_queue(kLayer, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     run(
         x, y, where,
         [&](int part, const ConstTensorView& u, const ConstTensorView& residual,
@@ -366,8 +375,9 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
     check_made("attention_block", static_cast<bool>(*this));
     check_has_gradients("attention_block", quantized());
     if (!saved.attention.query) fail_block("saved is not from this block's forward_train");
-    check_shape("attention_block", "dy", dy, options_.attention.type,
-                saved.attention.query.shape());
+    check_shape("attention_block", "dy", dy, options_.attention.type, saved.attention.query.shape(),
+                device());
+    check_queue(kLayer, device(), where);
     const NormPlacement placement = options_.placement;
     Gradients result;
     std::vector<NamedTensor> of_attention, of_cross, of_feed_forward, of_norm[3];

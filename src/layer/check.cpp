@@ -1,6 +1,7 @@
 // What layers refuse, and in which words.
 #include "layer/check.h"
 
+#include "api/launch.h"
 #include "api/overlap.h"
 #include "core/text.h"
 
@@ -49,9 +50,22 @@ void check_has_gradients(const char* layer, bool quantized) {
                            "f64, f32, bf16 or f16: train the layer first, then quantize it"));
 }
 
-void check_readable(const char* layer, const char* name, const ConstTensorView& x) {
+void check_queue(const char* layer, Device device, const Where& where) {
+  if (device != Device{}) queue_for(layer, device, where.queue());
+}
+
+void check_on_host(const char* layer, const char* function, Device device) {
+  if (device != Device{})
+    throw Unsupported(text(layer, ": ", function, " is done on the host alone, the layer is on ",
+                           device, "; make a copy there with to()"));
+}
+
+void check_readable(const char* layer, const char* name, const ConstTensorView& x, Device device) {
   if (!x) throw InvalidArgument(text(layer, ": ", name, " is missing"));
-  if (x.device() != Device{})
+  if (x.device() != device && device != Device{})
+    throw InvalidArgument(text(layer, ": ", name, " is on ", x.device(), ", the layer on ", device,
+                               "; both must be on one device"));
+  if (x.device() != device)
     throw InvalidArgument(text(layer, ": ", name, " is on ", x.device(), ", not in host memory"));
   if (x.data() == nullptr && x.count() > 0)
     throw InvalidArgument(text(layer, ": ", name, " ", x.shape(), " has no address"));
@@ -62,8 +76,8 @@ void check_readable(const char* layer, const char* name, const ConstTensorView& 
 }
 
 void check_input(const char* layer, const char* name, const ConstTensorView& x, DType type,
-                 std::int64_t features) {
-  check_readable(layer, name, x);
+                 std::int64_t features, Device device) {
+  check_readable(layer, name, x, device);
   if (x.dtype() != type)
     throw InvalidArgument(text(layer, ": ", name, " is ", x.dtype(), ", the layer is ", type,
                                "; convert it, or the layer with to()"));
@@ -73,16 +87,16 @@ void check_input(const char* layer, const char* name, const ConstTensorView& x, 
 }
 
 void check_shape(const char* layer, const char* name, const ConstTensorView& x, DType type,
-                 const Shape& shape) {
-  check_readable(layer, name, x);
+                 const Shape& shape, Device device) {
+  check_readable(layer, name, x, device);
   check_same_type(layer, name, x.dtype(), type);
   if (x.shape() != shape)
     throw InvalidArgument(text(layer, ": ", name, " is ", x.shape(), "; it must be ", shape));
 }
 
 void check_output(const char* layer, const char* name, const ConstTensorView& y, DType type,
-                  const Shape& shape) {
-  check_shape(layer, name, y, type, shape);
+                  const Shape& shape, Device device) {
+  check_shape(layer, name, y, type, shape, device);
   if (spans_too_far(y))
     throw InvalidArgument(text(layer, ": ", name, " ", y.shape(), " with strides ", y.strides(),
                                " reaches further than 2^60 bytes"));

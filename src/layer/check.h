@@ -4,7 +4,7 @@
 
 #include "core/reporting.h"
 
-#include <attend/tensor.h>
+#include <attend/context.h>
 
 #include <type_traits>
 
@@ -33,20 +33,27 @@ void check_made(const char* layer, bool made);
 // Weights of 8 bits have no gradients.
 void check_has_gradients(const char* layer, bool quantized);
 
-// A tensor that is there, in host memory, at an address that fits its type.
-void check_readable(const char* layer, const char* name, const ConstTensorView& x);
+// A tensor that is there, in memory of this device, the layer's, at an address that fits its type.
+void check_readable(const char* layer, const char* name, const ConstTensorView& x,
+                    Device device = {});
 
 // x [..., features] of the layer's type.
 void check_input(const char* layer, const char* name, const ConstTensorView& x, DType type,
-                 std::int64_t features);
+                 std::int64_t features, Device device = {});
 
 // A tensor of exactly this shape and of the layer's type, such as dy.
 void check_shape(const char* layer, const char* name, const ConstTensorView& x, DType type,
-                 const Shape& shape);
+                 const Shape& shape, Device device = {});
 
 // A tensor of this shape that the layer writes, such as y: no two of its elements share memory.
 void check_output(const char* layer, const char* name, const ConstTensorView& y, DType type,
-                  const Shape& shape);
+                  const Shape& shape, Device device = {});
+
+// A layer on a device needs a queue of it.
+void check_queue(const char* layer, Device device, const Where& where);
+
+// What only the host does: `function` of a layer that is there.
+void check_on_host(const char* layer, const char* function, Device device);
 
 // What is written shares no memory with another argument, if that is given.
 void check_apart(const char* layer, const char* name, const ConstTensorView& y, const char* other,

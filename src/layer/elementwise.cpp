@@ -1,7 +1,7 @@
 #include "layer/elementwise.h"
 
 #include "layer/flat.h"
-#include "layer/rows.h"
+#include "layer/run_rows.h"
 
 #include <cstring>
 
@@ -28,8 +28,35 @@ void Sums::operator()(const void* a, const void* b, std::int64_t count, void* to
   });
 }
 
+namespace {
+
+// On a device: y = a + b, of rows. y may be a.
+void launch_add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y,
+                const Where& where) {
+  const auto rows = [](const ConstTensorView& x) {
+    return x ? AddCall::Rows{x.data(), x.strides()[0], x.strides()[1]} : AddCall::Rows();
+  };
+  run_rows<Add>({.device = y.device(), .type = y.dtype()},
+                {.features = y.size(1),
+                 .a = rows(a),
+                 .b = rows(b),
+                 .y = y.data(),
+                 .y_row = y.strides()[0],
+                 .y_column = y.strides()[1]},
+                y.size(0), y.size(1), where);
+}
+
+}  // namespace
+
 void add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y,
          const Where& where) {
+  if (y.device() != Device{}) {
+    const ReadRows left = rows_of(a, where);
+    const std::optional<ReadRows> right = b ? std::optional(rows_of(b, where)) : std::nullopt;
+    const WrittenRows to(y, where);
+    launch_add(left.view, right ? right->view : ConstTensorView(), to.view(), where);
+    return to.finish();
+  }
   const ReadRows first = rows_of(a, where, true), second = rows_of(b ? b : a, where, true);
   const WrittenRows written(y, where, true);
   const Sums sums(y.dtype(), where);
@@ -45,6 +72,8 @@ void add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y
 }
 
 void add_to(Tensor& to, const Tensor& what, const Where& where) {
+  if (to.device() != Device{})
+    return launch_add(rows_of(to), rows_of(const_cast<Tensor&>(what)), rows_of(to), where);
   constexpr std::int64_t kRow = 256;
   const std::int64_t count = to.count(), size = size_of(to.dtype());
   const Sums sums(to.dtype(), where);

@@ -23,7 +23,7 @@ constexpr const char* kFeedForwardName = "feed_forward";
 void activate(Activation kind, const Tensor& up, const Tensor& gate, const TensorView& hidden,
               const Where& where) {
   const TensorView rows = rows_of(hidden);
-  run_rows<ActivationForward>({.device = {}, .type = up.dtype(), .kind = kind},
+  run_rows<ActivationForward>({.device = hidden.device(), .type = up.dtype(), .kind = kind},
                               {.features = rows.size(1),
                                .up = up.view().data(),
                                .gate = gate.view().data(),
@@ -35,7 +35,7 @@ void activate(Activation kind, const Tensor& up, const Tensor& gate, const Tenso
 void activation_backward(Activation kind, const Tensor& up, const Tensor& gate,
                          const Tensor& dhidden, Tensor& dup, Tensor& dgate, const Where& where) {
   const TensorView rows = rows_of(dup);
-  run_rows<ActivationBackward>({.device = {}, .type = up.dtype(), .kind = kind},
+  run_rows<ActivationBackward>({.device = dup.device(), .type = up.dtype(), .kind = kind},
                                {.features = rows.size(1),
                                 .up = up.view().data(),
                                 .gate = gate.view().data(),
@@ -75,8 +75,10 @@ FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) 
 void FeedForward::run(const ConstTensorView& x, const ConstTensorView& residual,
                       const TensorView& y, Saved* saved, const Where& where) const {
   const Shape shape = with_last(x.shape(), options_.hidden_dim);
-  const Scratch scratch(where, {{shape, options_.type},
-                                {gate_ && saved == nullptr ? shape : Shape{0}, options_.type}});
+  const Scratch scratch(
+      where,
+      {{shape, options_.type}, {gate_ && saved == nullptr ? shape : Shape{0}, options_.type}},
+      device());
   const auto& [hidden, gate] = scratch.tensors;
   if (saved != nullptr) {
     *saved = {copied(x, where), up_.forward(x, where), gate_ ? gate_.forward(x, where) : Tensor()};
@@ -97,10 +99,11 @@ void FeedForward::forward_into(const ConstTensorView& x, const TensorView& y,
                                const Where& where) const {
   reporting(kFeedForwardName, [&] {
     check_made(kFeedForwardName, static_cast<bool>(*this));
-    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
-    check_output(kFeedForwardName, "y", y, options_.type, x.shape());
+    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim, device());
+    check_output(kFeedForwardName, "y", y, options_.type, x.shape(), device());
     check_apart(kFeedForwardName, "y", y, "x", x);
     check_apart_from_tensors(kFeedForwardName, "y", y, *this);
+    check_queue(kFeedForwardName, device(), where);
     run(x, {}, y, nullptr, where);
   });
 }
@@ -108,8 +111,9 @@ void FeedForward::forward_into(const ConstTensorView& x, const TensorView& y,
 Tensor FeedForward::forward(const ConstTensorView& x, const Where& where) const {
   return reporting(kFeedForwardName, [&] {
     check_made(kFeedForwardName, static_cast<bool>(*this));
-    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
-    Tensor y = where.context().make_tensor(x.shape(), options_.type);
+    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim, device());
+    check_queue(kFeedForwardName, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), options_.type, device(), where);
     run(x, {}, y, nullptr, where);
     return y;
   });
@@ -120,8 +124,10 @@ std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTens
   return reporting(kFeedForwardName, [&] {
     check_made(kFeedForwardName, static_cast<bool>(*this));
     check_has_gradients(kFeedForwardName, quantized());
-    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
-    std::pair<Tensor, Saved> result{where.context().make_tensor(x.shape(), options_.type), {}};
+    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim, device());
+    check_queue(kFeedForwardName, device(), where);
+    std::pair<Tensor, Saved> result{
+        Tensor::uninitialized(x.shape(), options_.type, device(), where), {}};
     run(x, {}, result.first, &result.second, where);
     return result;
   });
@@ -133,20 +139,24 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
   return reporting(kFeedForwardName, [&] {
     check_made(kFeedForwardName, static_cast<bool>(*this));
     check_has_gradients(kFeedForwardName, quantized());
-    check_input(kFeedForwardName, "x", saved.x, options_.type, options_.model_dim);
-    check_shape(kFeedForwardName, "dy", dy, options_.type, saved.x.shape());
+    check_input(kFeedForwardName, "x", saved.x, options_.type, options_.model_dim, device());
+    check_shape(kFeedForwardName, "dy", dy, options_.type, saved.x.shape(), device());
     const Shape hidden_shape = with_last(saved.x.shape(), options_.hidden_dim);
-    check_shape(kFeedForwardName, "up", saved.up, options_.type, hidden_shape);
-    if (gate_) check_shape(kFeedForwardName, "gate", saved.gate, options_.type, hidden_shape);
+    check_shape(kFeedForwardName, "up", saved.up, options_.type, hidden_shape, device());
+    if (gate_)
+      check_shape(kFeedForwardName, "gate", saved.gate, options_.type, hidden_shape, device());
+    check_queue(kFeedForwardName, device(), where);
     const Tensor none;
     const Tensor& gate = gate_ ? saved.gate : none;
 
-    const Scratch scratch(where, {{hidden_shape, options_.type}});
+    const Scratch scratch(where, {{hidden_shape, options_.type}}, device());
     const auto& [hidden] = scratch.tensors;
     activate(options_.activation, saved.up, gate, hidden, where);
     LayerGradients down = down_.backward(dy, hidden, where);
-    Tensor dup = where.context().make_tensor(hidden_shape, options_.type);
-    Tensor dgate = gate_ ? where.context().make_tensor(hidden_shape, options_.type) : Tensor();
+    const auto make = [&] {
+      return Tensor::uninitialized(hidden_shape, options_.type, device(), where);
+    };
+    Tensor dup = make(), dgate = gate_ ? make() : Tensor();
     activation_backward(options_.activation, saved.up, gate, down.dx, dup, dgate, where);
 
     LayerGradients up = up_.backward(dup, saved.x.view(), where), gradients;

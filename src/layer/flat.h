@@ -2,6 +2,7 @@
 // the tensors' is so for a piece at a time, which stays close.
 #pragma once
 
+#include "api/tensor_memory.h"
 #include "core/strided.h"
 
 #include <attend/tensor.h>
@@ -15,16 +16,6 @@ namespace attend {
 inline Strided flat(const ConstTensorView& view) noexcept {
   auto* data = static_cast<std::byte*>(const_cast<void*>(view.data()));
   return {data, view.dtype(), true, {0, 0, 0, 1}};
-}
-
-// Whether the elements lie one behind the other, in order. Strides of single indices do not matter.
-inline bool is_contiguous(const ConstTensorView& view) {
-  std::int64_t stride = 1;
-  for (int dim = view.rank(); dim-- > 0;) {
-    if (view.size(dim) != 1 && view.strides()[dim] != stride) return view.count() == 0;
-    stride *= view.size(dim);
-  }
-  return true;
 }
 
 // Calls use(begin, count) for pieces of at most kPiece elements that together are `total`.

@@ -1,6 +1,7 @@
 #include "layer/hidden_rows.h"
 
 #include "api/visibility.h"
+#include "core/text.h"
 #include "layer/rows.h"
 
 #include <bit>
@@ -55,6 +56,15 @@ void clear_rows(const TensorView& x, const Where& where, const Hidden& hidden) {
 }
 
 }  // namespace
+
+void check_rows_can_be_cleared(Device device, const AttentionOptions& options, std::int64_t queries,
+                               std::int64_t keys) {
+  if (device != Device{} && may_hide(options, queries, keys))
+    throw Unsupported(text("multi_head_attention: forward_train on ", device,
+                           " takes no options that may hide a row from all others (mask, bias, "
+                           "blocks, window, key_lengths, cu_seqlens, query_offset, or causal with ",
+                           queries, " queries of ", keys, " keys); forward() does"));
+}
 
 void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const ConstTensorView& k,
                        const ConstTensorView& v, const AttentionOptions& options,

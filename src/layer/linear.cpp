@@ -15,7 +15,7 @@ namespace attend {
 namespace {
 
 void check_weight(const Tensor& weight) {
-  check_readable("linear", "weight", weight);
+  check_readable("linear", "weight", weight, weight.device());
   if (weight.shape().rank() != 2 || weight.count() == 0)
     throw InvalidArgument(
         text("linear: weight is ", weight.shape(), "; it must be [out, in], neither of them 0"));
@@ -46,7 +46,7 @@ Linear::Linear(Tensor weight, Tensor bias, const GivenWeights& given)
     check_weight(weight_);
     check_type("linear", weight_.dtype());
     type_ = weight_.dtype();
-    if (bias_) check_shape("linear", "bias", bias_, type_, {out()});
+    if (bias_) check_shape("linear", "bias", bias_, type_, {out()}, device());
     packing_ = packing_of(given);
   });
 }
@@ -61,11 +61,11 @@ Linear::Linear(Tensor weight, Tensor weight_scales, Tensor bias, DType type,
       throw InvalidArgument(
           text("linear: weight is ", weight_.dtype(), "; with weight_scales it must be i8"));
     check_type("linear", type_);
-    check_readable("linear", "weight_scales", weight_scales_);
+    check_readable("linear", "weight_scales", weight_scales_, device());
     if (weight_scales_.dtype() != DType::f32 || weight_scales_.shape() != Shape{out()})
       throw InvalidArgument(text("linear: weight_scales is ", weight_scales_.dtype(), " ",
                                  weight_scales_.shape(), "; it must be f32 ", Shape{out()}));
-    if (bias_) check_shape("linear", "bias", bias_, type_, {out()});
+    if (bias_) check_shape("linear", "bias", bias_, type_, {out()}, device());
     packing_ = packing_of(given);
   });
 }
@@ -87,10 +87,12 @@ Linear& Linear::operator=(const Linear& other) {
 
 namespace {
 
-// A pass's tensors as matrices, and its weights, for as long as it lasts.
+// A pass's tensors as matrices, and its weights, for as long as it lasts. On a device the features
+// of x lie side by side, whatever its strides: products across are other ones there.
 struct PreparedPass {
   PreparedPass(const LinearPass& pass, const Where& where)
-      : x(rows_of(pass.x, where)), y(pass.y, where, pass.activation || pass.residual),
+      : x(rows_of(pass.x, where, pass.x.device() != Device{})),
+        y(pass.y, where, pass.activation || pass.residual),
         packed(WeightPacking::of(pass.linear, where)) {
     if (pass.gate) gate.emplace(rows_of(pass.gate, where, true));
     if (pass.residual) residual.emplace(rows_of(pass.residual, where, true));
@@ -129,7 +131,7 @@ namespace {
 // The shape of y; throws where x does not fit.
 Shape shape_of_y(const Linear& linear, const ConstTensorView& x) {
   check_made("linear", static_cast<bool>(linear));
-  check_input("linear", "x", x, linear.dtype(), linear.in());
+  check_input("linear", "x", x, linear.dtype(), linear.in(), linear.device());
   return with_last(x.shape(), linear.out());
 }
 
@@ -138,16 +140,19 @@ Shape shape_of_y(const Linear& linear, const ConstTensorView& x) {
 void Linear::forward_into(const ConstTensorView& x, const TensorView& y, const Where& where) const {
   reporting("linear", [&] {
     const Shape shape = shape_of_y(*this, x);
-    check_output("linear", "y", y, dtype(), shape);
+    check_output("linear", "y", y, dtype(), shape, device());
     check_apart("linear", "y", y, "x", x);
     check_apart_from_tensors("linear", "y", y, *this);
+    check_queue("linear", device(), where);
     linear_forward({{*this, x, y}}, where);
   });
 }
 
 Tensor Linear::forward(const ConstTensorView& x, const Where& where) const {
   return reporting("linear", [&] {
-    Tensor y = where.context().make_tensor(shape_of_y(*this, x), dtype());
+    const Shape shape = shape_of_y(*this, x);
+    check_queue("linear", device(), where);
+    Tensor y = Tensor::uninitialized(shape, dtype(), device(), where);
     linear_forward({{*this, x, y}}, where);
     return y;
   });
@@ -170,8 +175,9 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const Required<ConstT
   return reporting("linear", [&] {
     check_made("linear", static_cast<bool>(*this));
     check_has_gradients("linear", quantized());
-    check_input("linear", "x", x, dtype(), in());
-    check_shape("linear", "dy", dy, dtype(), with_last(x.shape(), out()));
+    check_input("linear", "x", x, dtype(), in(), device());
+    check_shape("linear", "dy", dy, dtype(), with_last(x.shape(), out()), device());
+    check_queue("linear", device(), where);
     const LinearBackwardPass one[] = {{*this, dy, x}};
     return std::move(linear_backward(one, where).front());
   });
@@ -183,25 +189,32 @@ std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> 
   std::vector<ReadRows> rows;  // those that were copied live here
   std::vector<LayerGradients> gradients;
   std::vector<Multiplication> list;
-  const Tensor one = ones({1, 1}, passes[0].linear.dtype());
+  const Device device = passes[0].linear.device();
+  const bool there = device != Device{};
+  const Tensor one = there ? Tensor() : ones({1, 1}, passes[0].linear.dtype());
   rows.reserve(2 * passes.size());
   gradients.reserve(passes.size());
   for (const auto& [linear, dy, x] : passes) {
     const DType type = linear.dtype();
-    const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy, where)).view;
-    const ConstTensorView x_rows = rows.emplace_back(rows_of(x, where)).view;
+    const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy, where, there)).view;
+    const ConstTensorView x_rows = rows.emplace_back(rows_of(x, where, there)).view;
     LayerGradients& g = gradients.emplace_back();
-    g.dx = where.context().make_tensor(x.shape(), type);
+    g.dx = Tensor::uninitialized(x.shape(), type, device, where);
     list.push_back({dy_rows, linear.weight(), {}, rows_of(g.dx)});
-    g.parameters.push_back({"weight", where.context().make_tensor(linear.weight().shape(), type)});
+    g.parameters.push_back(
+        {"weight", Tensor::uninitialized(linear.weight().shape(), type, device, where)});
     if (linear.bias())
-      g.parameters.push_back({"bias", where.context().make_tensor(linear.bias().shape(), type)});
+      g.parameters.push_back(
+          {"bias", Tensor::uninitialized(linear.bias().shape(), type, device, where)});
     list.push_back({dy_rows.permute({1, 0}), x_rows, {}, g.parameters[0].tensor});
     if (!linear.bias()) continue;
-    list.push_back({one.view().broadcast_to({1, dy_rows.size(0)}),
-                    dy_rows,
-                    {},
-                    TensorView(g.parameters[1].tensor.view().data(), type, {1, linear.out()})});
+    const Shape ones_shape{1, dy_rows.size(0)};
+    list.push_back(
+        {there ? ConstTensorView(nullptr, type, ones_shape, {0, 0}, device)
+               : one.view().broadcast_to(ones_shape),
+         dy_rows,
+         {},
+         TensorView(g.parameters[1].tensor.view().data(), type, {1, linear.out()}, device)});
   }
   matmul(list, where);
   return gradients;

@@ -400,6 +400,8 @@ void launch_product(const Kernel<Product>& row, const Multiplication& x, const W
                          .k = x.a.size(1),
                          .a = matrix(x.a),
                          .b = matrix(x.b),
+                         .scales = x.scales.data(),
+                         .scales_stride = x.scales ? x.scales.strides()[0] : 0,
                          .bias = x.row_bias.data(),
                          .bias_stride = x.row_bias ? x.row_bias.strides()[0] : 0,
                          .gate = matrix(x.gate),

@@ -41,8 +41,11 @@ void fill_in_rotary(MultiHeadAttentionOptions& o) {
 }
 
 void check_projection(const char* name, const Linear& linear, std::int64_t out, std::int64_t in,
-                      DType type) {
+                      DType type, Device device) {
   if (!linear) fail(name, " is not given");
+  if (linear.device() != device)
+    fail(name, ".weight is on ", linear.device(), ", q.weight on ", device,
+         "; all must be on one device");
   if (linear.out() != out || linear.in() != in)
     fail(name, ".weight is ", linear.weight().shape(), "; as [out, in] it must be [", out, ", ", in,
          "]");
@@ -50,8 +53,8 @@ void check_projection(const char* name, const Linear& linear, std::int64_t out, 
 }
 
 void check_rows(const char* name, const ConstTensorView& x, const char* width_name,
-                std::int64_t width, DType type) {
-  check_readable("multi_head_attention", name, x);
+                std::int64_t width, DType type, Device device) {
+  check_readable("multi_head_attention", name, x, device);
   if ((x.rank() != 2 && x.rank() != 3) || x.size(x.rank() - 1) != width)
     fail(name, " is ", x.shape(), "; it must be [batch, length, ", width_name, "] or [length, ",
          width_name, "] with ", width_name, " ", width);
@@ -102,12 +105,13 @@ ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads) {
                      width = x.size(x.rank() - 1), d = width / heads;
   const std::int64_t row = x.strides()[x.rank() - 2], column = x.strides()[x.rank() - 1];
   return ConstTensorView(x.data(), x.dtype(), {batch, heads, length, d},
-                         {batched ? x.strides()[0] : length * row, d * column, row, column});
+                         {batched ? x.strides()[0] : length * row, d * column, row, column},
+                         x.device());
 }
 
 TensorView by_heads(const TensorView& x, std::int64_t heads) {
   const ConstTensorView view = by_heads(static_cast<const ConstTensorView&>(x), heads);
-  return TensorView(x.data(), x.dtype(), view.shape(), view.strides());
+  return TensorView(x.data(), x.dtype(), view.shape(), view.strides(), x.device());
 }
 
 // ---- making ------------------------------------------------------------------------------------
@@ -131,21 +135,23 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
       q_(std::move(q)), k_(std::move(k)), v_(std::move(v)), o_(std::move(o)) {
   reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& c = options_;
-    check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type);
-    check_projection("k", k_, c.key_heads * c.d_k, c.key_dim, c.type);
-    check_projection("v", v_, c.key_heads * c.d_v, c.value_dim, c.type);
+    check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type, q_.device());
+    check_projection("k", k_, c.key_heads * c.d_k, c.key_dim, c.type, q_.device());
+    check_projection("v", v_, c.key_heads * c.d_v, c.value_dim, c.type, q_.device());
     if (o_ && !c.output_projection) fail("o is given, but output_projection is false");
-    if (c.output_projection) check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type);
+    if (c.output_projection)
+      check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type, q_.device());
   });
   options_.bias = q_.bias() || k_.bias() || v_.bias() || (o_ && o_.bias());
 }
 
 // ---- forward -----------------------------------------------------------------------------------
 
-void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
-  check_rows("query", query, "model_dim", o.model_dim, o.type);
-  check_rows("key", key, "key_dim", o.key_dim, o.type);
-  check_rows("value", value, "value_dim", o.value_dim, o.type);
+void AttentionCall::check(const MultiHeadAttention& layer) const {
+  const MultiHeadAttentionOptions& o = layer.options();
+  check_rows("query", query, "model_dim", o.model_dim, o.type, layer.device());
+  check_rows("key", key, "key_dim", o.key_dim, o.type, layer.device());
+  check_rows("value", value, "value_dim", o.value_dim, o.type, layer.device());
   if (key.rank() != query.rank() || value.rank() != query.rank())
     fail("query is ", query.shape(), ", key ", key.shape(), ", value ", value.shape(),
          "; all must have a batch dimension, or none");
@@ -169,12 +175,16 @@ ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCal
                              const Where& where) {
   check_made("multi_head_attention", static_cast<bool>(layer));
   const MultiHeadAttentionOptions& o = layer.options();
-  call.check(o);
+  call.check(layer);
+  check_queue("multi_head_attention", layer.device(), where);
   const ProjectedShapes shapes(o, call);
-  q = where.context().make_tensor(shapes.q, o.type);
-  k = where.context().make_tensor(shapes.k, o.type);
-  v = where.context().make_tensor(shapes.v, o.type);
-  concat = where.context().make_tensor(shapes.concat, o.type);
+  const auto made = [&](const Shape& shape) {
+    return Tensor::uninitialized(shape, o.type, layer.device(), where);
+  };
+  q = made(shapes.q);
+  k = made(shapes.k);
+  v = made(shapes.v);
+  concat = made(shapes.concat);
   project(layer, call, {q, k, v}, where);
 }
 
@@ -187,8 +197,8 @@ void project(const MultiHeadAttention& layer, const AttentionCall& call, const P
   if (!o.rotary) return;
   const TensorView q = by_heads(to.q, o.heads), k = by_heads(to.k, o.key_heads);
   weights_shape(q, k, by_heads(to.v, o.key_heads), call.options);  // throws if unsound
-  rotate(*o.rotary, query_positions(q, k, call.options, where), q, false, where);
-  rotate(*o.rotary, key_positions(k, call.options, where), k, false, where);
+  rotate(*o.rotary, query_places(q, k, call.options), q, false, where);
+  rotate(*o.rotary, key_places(k, call.options), k, false, where);
 }
 
 Shape output_shape(const MultiHeadAttentionOptions& o, const ConstTensorView& query) {
@@ -197,7 +207,7 @@ Shape output_shape(const MultiHeadAttentionOptions& o, const ConstTensorView& qu
 
 void check_output(const MultiHeadAttention& layer, const ConstTensorView& y, const Shape& shape,
                   const AttentionOptions& options, std::initializer_list<NamedInput> others) {
-  check_output("multi_head_attention", "y", y, layer.options().type, shape);
+  check_output("multi_head_attention", "y", y, layer.options().type, shape, layer.device());
   const auto apart_from = [&](const char* name, const ConstTensorView& other) {
     check_apart("multi_head_attention", "y", y, name, other);
   };
@@ -246,7 +256,8 @@ void attend_and_project(const MultiHeadAttention& layer, const ConstTensorView& 
   const MultiHeadAttentionOptions& o = layer.options();
   const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
   const Scratch scratch(where,
-                        {{direct ? Shape{0} : with_last(to.y.shape(), o.heads * o.d_v), o.type}});
+                        {{direct ? Shape{0} : with_last(to.y.shape(), o.heads * o.d_v), o.type}},
+                        layer.device());
   const TensorView& concat = direct ? to.y : scratch.tensors[0];
   attention(q, k, v, by_heads(concat, o.heads), options, outputs, where);
   if (!direct) project_output(layer, concat, to, where);
@@ -255,9 +266,11 @@ void attend_and_project(const MultiHeadAttention& layer, const ConstTensorView& 
 void attention_forward(const MultiHeadAttention& layer, const AttentionCall& call,
                        const AttentionOutputs& outputs, const AddedTo& to, const Where& where) {
   const MultiHeadAttentionOptions& o = layer.options();
-  call.check(o);
+  call.check(layer);
+  check_queue("multi_head_attention", layer.device(), where);
   const ProjectedShapes shapes(o, call);
-  const Scratch scratch(where, {{shapes.q, o.type}, {shapes.k, o.type}, {shapes.v, o.type}});
+  const Scratch scratch(where, {{shapes.q, o.type}, {shapes.k, o.type}, {shapes.v, o.type}},
+                        layer.device());
   const auto& [q, k, v] = scratch.tensors;
   project(layer, call, {q, k, v}, where);
   attend_and_project(layer, by_heads(q, o.heads), by_heads(k, o.key_heads),
@@ -279,7 +292,7 @@ void MultiHeadAttention::forward_into(const ConstTensorView& query,
   reporting("multi_head_attention", [&] {
     const AttentionCall call{query, key, value, options};
     check_made("multi_head_attention", static_cast<bool>(*this));
-    call.check(options_);
+    call.check(*this);
     check_output(*this, y, output_shape(options_, query), options,
                  {{"query", query},
                   {"key", key},
@@ -306,9 +319,10 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query,
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
     const AttentionCall call{query, key, value, options};
-    call.check(options_);
+    call.check(*this);
     check_outputs(*this, call, outputs);
-    Tensor y = where.context().make_tensor(output_shape(options_, query), options_.type);
+    check_queue("multi_head_attention", device(), where);
+    Tensor y = Tensor::uninitialized(output_shape(options_, query), options_.type, device(), where);
     attention_forward(*this, call, outputs, {y}, where);
     return y;
   });

@@ -29,7 +29,7 @@ MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions options);
 struct AttentionCall {
   const ConstTensorView &query, &key, &value;
   const AttentionOptions& options;
-  void check(const MultiHeadAttentionOptions& layer) const;
+  void check(const MultiHeadAttention& layer) const;
 };
 
 // Q, K and V: [batch, length, heads * d] each, or without a batch.

@@ -17,6 +17,7 @@ using multi_head::fail;
 
 void check_cache(const MultiHeadAttention& of, const KvCache& cache) {
   check_made("multi_head_attention", static_cast<bool>(of));
+  check_on_host("multi_head_attention", "a KvCache", of.device());
   if (!cache.keys()) fail("the cache was moved from; make another");
   const MultiHeadAttentionOptions& layer = of.options();
   const KvCacheOptions& c = cache.options();
@@ -65,6 +66,7 @@ KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity
                                        std::int64_t page_size, std::int64_t pages,
                                        std::optional<DType> type) const {
   check_made("multi_head_attention", static_cast<bool>(*this));
+  check_on_host("multi_head_attention", "a KvCache", device());
   if (type && *type != options_.type && *type != DType::i8)
     fail("a cache of ", *type, " is asked for; the layer takes ", options_.type, " or ", DType::i8);
   return KvCache({.batch = batch,
@@ -90,11 +92,8 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
     const auto& [k, v] = scratch.tensors;
     linear_forward({{k_, key, k}, {v_, value, v}}, where);
     if (o.rotary) {
-      const RowPositions positions(key.size(0), key.size(1), where);
-      std::int64_t* next = positions.data();
-      for (std::int64_t b = 0; b < key.size(0); ++b)
-        for (std::int64_t i = 0; i < key.size(1); ++i) *next++ = cache.length(b) + i;
-      rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, where);
+      const TensorView heads = by_heads(k, o.key_heads);
+      rotate(*o.rotary, places_after(heads, cache.key_lengths()), heads, false, where);
     }
     cache.append(by_heads(k, o.key_heads), by_heads(v, o.key_heads), lengths);
   });
@@ -112,7 +111,7 @@ void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView
   linear_forward({{layer.q(), query, q}}, where);
   if (o.rotary) {
     weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
-    rotate(*o.rotary, query_positions(heads, cache.keys(), all, where), heads, false, where);
+    rotate(*o.rotary, query_places(heads, cache.keys(), all), heads, false, where);
   }
   attend_and_project(layer, heads, cache.keys(), cache.values(), all, {}, to, where);
 }

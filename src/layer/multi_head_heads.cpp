@@ -93,6 +93,7 @@ std::vector<Parameter> MultiHeadAttention::writable_parameters() {
 std::vector<HeadWeights> MultiHeadAttention::split() const {
   return reporting("multi_head_attention", [&]() -> std::vector<HeadWeights> {
     check_made("multi_head_attention", static_cast<bool>(*this));
+    check_on_host("multi_head_attention", "split()", device());
     if (quantized())
       throw Unsupported(
           "multi_head_attention: split: the weights are i8, of quantize(); heads of their own need "

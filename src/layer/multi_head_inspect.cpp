@@ -3,6 +3,7 @@
 #include "api/tensor_memory.h"
 #include "core/reporting.h"
 #include "core/strided.h"
+#include "layer/check.h"
 #include "layer/matmul.h"
 #include "layer/multi_head_attention.h"
 
@@ -69,6 +70,7 @@ MultiHeadAttention::Heads MultiHeadAttention::heads(const ConstTensorView& query
                                                     const Where& where) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
+    check_on_host("multi_head_attention", "heads()", device());
     ProjectedCall p(*this, {query, key, value, options}, where);
     const ConstTensorView q = by_heads(p.q.view(), o.heads), k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);

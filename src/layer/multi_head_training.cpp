@@ -18,16 +18,13 @@
 namespace attend {
 namespace {
 
-Tensor like(const Tensor& tensor, const Where& where) {
-  return where.context().make_tensor(tensor.shape(), tensor.dtype());
-}
 Tensor like(const ConstTensorView& view, const Where& where) {
-  return view ? where.context().make_tensor(view.shape(), view.dtype()) : Tensor();
+  return view ? Tensor::uninitialized(view.shape(), view.dtype(), view.device(), where) : Tensor();
 }
 
 // A copy that the options keep. What strides of 0 repeat is stored once.
 TensorOrView kept_copy(const char* name, ConstTensorView view, const Where& where) {
-  check_readable("multi_head_attention", name, view);
+  check_readable("multi_head_attention", name, view, view.device());
   const Shape shape = view.shape();
   for (int dim = 0; dim < view.rank(); ++dim)
     if (view.strides()[dim] == 0 && view.size(dim) > 1) view = view.slice(dim, 0, 1);
@@ -50,6 +47,8 @@ MultiHeadAttention::Saved attention_train(const MultiHeadAttention& layer,
                                           const Where& where) {
   const MultiHeadAttentionOptions& o = layer.options();
   const bool self = !key;
+  check_rows_can_be_cleared(layer.device(), options, query.size(query.rank() - 2),
+                            (self ? query : key).size(query.rank() - 2));
   ProjectedCall p(layer, {query, self ? query : key, self ? query : value, options}, where);
   const ConstTensorView q = by_heads(p.q.view(), o.heads);
   MultiHeadAttention::Saved saved{
@@ -60,7 +59,8 @@ MultiHeadAttention::Saved attention_train(const MultiHeadAttention& layer,
       .k = {},
       .v = {},
       .concat = {},
-      .lse = where.context().make_tensor({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type)),
+      .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type),
+                                   layer.device(), where),
       .options = MultiHeadAttention::SavedOptions(options, where)};
   const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
                         v = by_heads(p.v.view(), o.key_heads);
@@ -79,8 +79,9 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
     check_has_gradients("multi_head_attention", quantized());
-    AttentionCall{x, x, x, options}.check(options_);
-    Tensor y = where.context().make_tensor(output_shape(options_, x), options_.type);
+    AttentionCall{x, x, x, options}.check(*this);
+    check_queue("multi_head_attention", device(), where);
+    Tensor y = Tensor::uninitialized(output_shape(options_, x), options_.type, device(), where);
     Saved saved = attention_train(*this, x, {}, {}, options, {y}, where);
     return std::pair{std::move(y), std::move(saved)};
   });
@@ -93,8 +94,9 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
     check_has_gradients("multi_head_attention", quantized());
-    AttentionCall{query, key, value, options}.check(options_);
-    Tensor y = where.context().make_tensor(output_shape(options_, query), options_.type);
+    AttentionCall{query, key, value, options}.check(*this);
+    check_queue("multi_head_attention", device(), where);
+    Tensor y = Tensor::uninitialized(output_shape(options_, query), options_.type, device(), where);
     Saved saved = attention_train(*this, query, key, value, options, {y}, where);
     return std::pair{std::move(y), std::move(saved)};
   });
@@ -109,8 +111,11 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
     const MultiHeadAttentionOptions& o = options_;
     if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
       throw InvalidArgument("multi_head_attention: saved is not from this layer's forward_train");
+    check_readable("multi_head_attention", "saved.q", saved.q, device());
     const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
-    check_shape("multi_head_attention", "dy", dy, o.type, with_last(saved.query.shape(), width));
+    check_shape("multi_head_attention", "dy", dy, o.type, with_last(saved.query.shape(), width),
+                device());
+    check_queue("multi_head_attention", device(), where);
 
     // output = concat W^O + b
     LayerGradients output;
@@ -147,8 +152,8 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
                         .dalibi = result.dalibi},
                        where);
     if (o.rotary) {
-      rotate(*o.rotary, query_positions(q, k, options, where), by_heads(dq, o.heads), true, where);
-      rotate(*o.rotary, key_positions(k, options, where), by_heads(dk, o.key_heads), true, where);
+      rotate(*o.rotary, query_places(q, k, options), by_heads(dq, o.heads), true, where);
+      rotate(*o.rotary, key_places(k, options), by_heads(dk, o.key_heads), true, where);
     }
 
     // q = query W^Q + b, and so k and v

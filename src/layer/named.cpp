@@ -64,6 +64,9 @@ void check_gradients(std::string_view where, std::string_view what, const std::v
                                  n, " is ", in_quotes(forms[n].name)));
     if (!gradient)
       throw InvalidArgument(text(where, "the gradient of ", in_quotes(name), " is missing"));
+    if (gradient.device() != Device{})
+      throw InvalidArgument(text(where, "the gradient of ", in_quotes(name), " is on ",
+                                 gradient.device(), ", not in host memory"));
     if (gradient.shape() != forms[n].shape)
       throw InvalidArgument(text(where, "the gradient of ", in_quotes(name), " is ",
                                  gradient.shape(), ", the ", what, " ", forms[n].shape));

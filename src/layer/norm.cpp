@@ -60,13 +60,14 @@ void Norm::forward_into(const ConstTensorView& x, const TensorView& y, const Whe
   const char* layer = name_of(options_);
   reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
-    check_input(layer, "x", x, options_.type, options_.dim);
-    check_output(layer, "y", y, options_.type, x.shape());
+    check_input(layer, "x", x, options_.type, options_.dim, device());
+    check_output(layer, "y", y, options_.type, x.shape(), device());
     check_apart(layer, "y", y, "x", x);
     check_apart_from_tensors(layer, "y", y, *this);
+    check_queue(layer, device(), where);
     const ReadRows rows = rows_of(x, where, true);
     const WrittenRows to(y, where, true);
-    run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
+    run_rows<NormForward>({.device = device(), .type = options_.type, .kind = options_.kind},
                           {.dim = options_.dim,
                            .epsilon = options_.epsilon,
                            .x = rows_in(rows),
@@ -83,8 +84,9 @@ Tensor Norm::forward(const ConstTensorView& x, const Where& where) const {
   const char* layer = name_of(options_);
   return reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
-    check_input(layer, "x", x, options_.type, options_.dim);
-    Tensor y = where.context().make_tensor(x.shape(), options_.type);
+    check_input(layer, "x", x, options_.type, options_.dim, device());
+    check_queue(layer, device(), where);
+    Tensor y = Tensor::uninitialized(x.shape(), options_.type, device(), where);
     forward_into(x, y, where);
     return y;
   });
@@ -101,24 +103,40 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
   const char* layer = name_of(options_);
   return reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
-    check_input(layer, "x", saved.x, options_.type, options_.dim);
-    check_shape(layer, "dy", dy, options_.type, saved.x.shape());
-    LayerGradients gradients{where.context().make_tensor(saved.x.shape(), options_.type), {}};
+    check_input(layer, "x", saved.x, options_.type, options_.dim, device());
+    check_shape(layer, "dy", dy, options_.type, saved.x.shape(), device());
+    check_queue(layer, device(), where);
+    LayerGradients gradients{Tensor::uninitialized(saved.x.shape(), options_.type, device(), where),
+                             {}};
     const ReadRows x_rows = rows_of(saved.x, where, true), dy_rows = rows_of(dy, where, true);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
+    NormBackwardCall call{.dim = dim,
+                          .epsilon = options_.epsilon,
+                          .x = rows_in(x_rows),
+                          .dy = rows_in(dy_rows),
+                          .weight = weight_.view().data(),
+                          .dx = gradients.dx.view().data()};
+    if (device() != Device{}) {
+      for (const auto& [name, parameter] :
+           {std::pair("weight", &weight_), std::pair("bias", &bias_)})
+        if (*parameter)
+          gradients.parameters.push_back(
+              {name, Tensor::uninitialized({dim}, options_.type, device(), where)});
+      call.dweight = gradients.parameters[0].tensor.view().data();
+      if (bias_) call.dbias = gradients.parameters[1].tensor.view().data();
+      const NormProblem problem{device(), options_.type, options_.kind};
+      const auto& row = ContextState::of(where).row_for<NormBackward>(problem);
+      launch(NormBackward::kName, device(), where.queue(),  // sums of no rows, too: zeros
+             [&](Queue& queue) { return row.launch(problem, call, rows, queue); });
+      return gradients;
+    }
     const Scratch scratch(where, {{{block_count(rows), 2, dim}, DType::f64}});
     const TensorView& parts = scratch.tensors[0];  // dweight and dbias of each block
     auto* const sums = static_cast<double*>(parts.data());
     std::fill_n(sums, parts.count(), 0.0);
-    run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
-                           {.dim = dim,
-                            .epsilon = options_.epsilon,
-                            .x = rows_in(x_rows),
-                            .dy = rows_in(dy_rows),
-                            .weight = weight_.view().data(),
-                            .dx = gradients.dx.view().data(),
-                            .sums = sums},
-                           rows, dim, where);
+    call.sums = sums;
+    run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind}, call, rows,
+                           dim, where);
     gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type, where)});
     if (bias_)
       gradients.parameters.push_back({"bias", sum_of_blocks(parts, 1, options_.type, where)});

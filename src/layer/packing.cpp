@@ -68,6 +68,7 @@ void WeightPacking::end_writing() noexcept {
 // The row of a Context that forces one is of no use to others: such a Context makes no copy. Nor
 // does it use one that another row packed.
 WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
+  if (linear.device() != Device{}) return {};  // rows of devices read them where they lie
   WeightPacking& self = *linear.packing_;
   const auto may_pack = [&](const State& state) {
     return state.writers == 0 && ContextState::of(where).forced_kernel(Product::kName).empty();

@@ -1,6 +1,7 @@
 #include "layer/rotary.h"
 
 #include "layer/run_rows.h"
+#include "layer/scratch.h"
 
 #include <cmath>
 #include <vector>
@@ -8,24 +9,21 @@
 namespace attend {
 namespace {
 
-std::int64_t integer(const ConstTensorView& view, std::int64_t n) {
-  return view.dtype() == DType::i32 ? view.at<std::int32_t>({n}) : view.at<std::int64_t>({n});
+Strided list_of(const ConstTensorView& view) {
+  if (!view) return {};
+  return {static_cast<std::byte*>(const_cast<void*>(view.data())),
+          view.dtype(),
+          true,
+          {view.strides()[0], 0, 0, 0}};
 }
 
-// Rows of a batch element count from 0, rows of packed sequences from 0 in each of them; `first`
-// gives where sequence number b begins.
-template <class First>
-RowPositions count_rows(const ConstTensorView& x, const ConstTensorView& cu_seqlens, First first,
-                        const Where& where) {
-  const std::int64_t rows = x.size(2), sequences = cu_seqlens ? cu_seqlens.size(0) - 1 : x.size(0);
-  RowPositions positions(x.size(0), rows, where);
-  std::int64_t* next = positions.data();
-  for (std::int64_t b = 0; b < sequences; ++b) {
-    const std::int64_t length =
-        cu_seqlens ? integer(cu_seqlens, b + 1) - integer(cu_seqlens, b) : rows;
-    for (std::int64_t i = 0; i < length; ++i) *next++ = first(b, length) + i;
-  }
-  return positions;
+// Rows of a batch element count from 0, rows of packed sequences from 0 in each of them.
+RowPlaces places_in(const ConstTensorView& x, const ConstTensorView& cu_seqlens) {
+  RowPlaces places{.length = x.size(2)};
+  if (!cu_seqlens) return places;
+  places.sequences = cu_seqlens.size(0) - 1;
+  places.starts = list_of(cu_seqlens);
+  return places;
 }
 
 const ConstTensorView& packed_keys(const AttentionOptions& options) {
@@ -34,47 +32,57 @@ const ConstTensorView& packed_keys(const AttentionOptions& options) {
 
 }  // namespace
 
-RowPositions query_positions(const ConstTensorView& q, const ConstTensorView& k,
-                             const AttentionOptions& options, const Where& where) {
-  const ConstTensorView& packed_k = packed_keys(options);
-  const auto key_length = [&](std::int64_t b) {
-    if (options.key_lengths) return integer(options.key_lengths, b);
-    if (packed_k) return integer(packed_k, b + 1) - integer(packed_k, b);
-    return k.size(2);
-  };
+RowPlaces query_places(const ConstTensorView& q, const ConstTensorView& k,
+                       const AttentionOptions& options) {
+  RowPlaces places = places_in(q, options.cu_seqlens_q);
   const QueryOffset& offset = options.query_offset;
-  const auto first_query = [&](std::int64_t b, std::int64_t length) {
-    if (offset.all()) return *offset.all();
-    return offset.each() ? integer(offset.each(), b) : key_length(b) - length;
-  };
-  return count_rows(q, options.cu_seqlens_q, first_query, where);
+  if (offset.all()) {
+    places.first = *offset.all();
+  } else if (offset.each()) {
+    places.first_of_each = list_of(offset.each());
+  } else {
+    places.ends_with_keys = true;
+    places.keys = k.size(2);
+    places.key_lengths = list_of(options.key_lengths);
+    places.key_starts = list_of(packed_keys(options));
+  }
+  return places;
 }
 
-RowPositions key_positions(const ConstTensorView& k, const AttentionOptions& options,
-                           const Where& where) {
-  const auto zero = [](std::int64_t, std::int64_t) { return 0; };
-  return count_rows(k, packed_keys(options), zero, where);
+RowPlaces key_places(const ConstTensorView& k, const AttentionOptions& options) {
+  return places_in(k, packed_keys(options));
 }
 
-void rotate(const Rotary& rotary, const RowPositions& positions, const TensorView& x, bool backward,
+RowPlaces places_after(const ConstTensorView& x, const ConstTensorView& lengths) {
+  RowPlaces places = places_in(x, {});
+  places.first_of_each = list_of(lengths);
+  return places;
+}
+
+void rotate(const Rotary& rotary, const RowPlaces& places, const TensorView& x, bool backward,
             const Where& where) {
-  const std::int64_t pairs = rotary.dim / 2, rows = x.size(2);
+  const std::int64_t pairs = rotary.dim / 2, length = x.size(2), rows = x.size(0) * length;
+  const bool there = x.device() != Device{};
+  const Scratch scratch(where, {{{there ? 0 : rows}, DType::i64}});
+  auto* const positions = static_cast<std::int64_t*>(scratch.tensors[0].data());
+  for (std::int64_t n = 0; n < rows && !there; ++n) positions[n] = place_of(places, n);
   std::vector<double> frequency(static_cast<std::size_t>(pairs));
   for (std::int64_t c = 0; c < pairs; ++c)
     frequency[static_cast<std::size_t>(c)] =
         std::pow(rotary.base, -2.0 * static_cast<double>(c) / static_cast<double>(rotary.dim));
   const RotaryCall call{.heads = x.size(1),
-                        .length = rows,
+                        .length = length,
                         .pairs = pairs,
                         .x = {static_cast<std::byte*>(x.data()),
                               x.dtype(),
                               true,
                               {x.strides()[0], x.strides()[1], x.strides()[2], x.strides()[3]}},
-                        .position = positions.data(),
+                        .position = positions,
                         .frequency = frequency.data(),
-                        .back = backward};
-  run_rows<RotaryForward>({.device = {}, .type = x.dtype(), .pairing = rotary.pairing}, call,
-                          positions.count(), x.size(1) * rotary.dim, where);
+                        .back = backward,
+                        .places = places};
+  run_rows<RotaryForward>({.device = x.device(), .type = x.dtype(), .pairing = rotary.pairing},
+                          call, rows, x.size(1) * rotary.dim, where);
 }
 
 }  // namespace attend

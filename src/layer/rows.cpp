@@ -40,10 +40,12 @@ std::optional<Shape> matrix_strides(const ConstTensorView& x, bool side_by_side)
 
 ReadRows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side) {
   const std::optional<Shape> strides = matrix_strides(x, side_by_side);
-  ReadRows result{Lease(where, strides ? 0 : bytes_of(x)), {}};
-  if (!strides) copy_elements(x, result.copy.data());
-  result.view = strides ? ConstTensorView(x.data(), x.dtype(), matrix_shape(x), *strides)
-                        : ConstTensorView(result.copy.data(), x.dtype(), matrix_shape(x));
+  ReadRows result{Lease(where, strides ? 0 : bytes_of(x), x.device()), {}};
+  if (!strides)
+    copy_elements(x, TensorView(result.copy.data(), x.dtype(), x.shape(), x.device()), where);
+  result.view = strides
+                    ? ConstTensorView(x.data(), x.dtype(), matrix_shape(x), *strides, x.device())
+                    : ConstTensorView(result.copy.data(), x.dtype(), matrix_shape(x), x.device());
   return result;
 }
 
@@ -52,16 +54,18 @@ WrittenRows::WrittenRows(const TensorView& y, const Where& where, bool side_by_s
 
 WrittenRows::WrittenRows(const TensorView& y, const Where& where,
                          const std::optional<Shape>& strides)
-    : y_(y), made_(where, strides ? 0 : bytes_of(y)),
-      view_(strides ? TensorView(y.data(), y.dtype(), matrix_shape(y), *strides)
-                    : TensorView(made_.data(), y.dtype(), matrix_shape(y))) {}
+    : y_(y), where_(where), made_(where, strides ? 0 : bytes_of(y), y.device()),
+      view_(strides ? TensorView(y.data(), y.dtype(), matrix_shape(y), *strides, y.device())
+                    : TensorView(made_.data(), y.dtype(), matrix_shape(y), y.device())) {}
 
 void WrittenRows::finish() const {
-  if (made_.data() != nullptr) copy_elements(made_.data(), y_);
+  if (made_.data() == nullptr) return;
+  if (y_.device() == Device{}) return copy_elements(made_.data(), y_);
+  copy_elements(ConstTensorView(made_.data(), y_.dtype(), y_.shape(), y_.device()), y_, where_);
 }
 
 TensorView rows_of(const TensorView& view) {
-  return {view.data(), view.dtype(), matrix_shape(view)};
+  return {view.data(), view.dtype(), matrix_shape(view), view.device()};
 }
 
 Shape with_last(Shape shape, std::int64_t size) {

@@ -33,6 +33,7 @@ class WrittenRows {
   WrittenRows(const TensorView& y, const Where& where, const std::optional<Shape>& strides);
 
   TensorView y_;
+  Where where_;
   Lease made_;
   TensorView view_;
 };

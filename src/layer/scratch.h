@@ -31,11 +31,14 @@ struct ScratchTensor {
 
 //   const Scratch scratch(where, {{up_shape, type}, {gate_shape, type}});
 //   const auto& [up, gate] = scratch.tensors;
+//
+// They are where the tensors of the call are.
 template <std::size_t N>
 class Scratch {
  public:
-  Scratch(const Where& where, const ScratchTensor (&list)[N])
-      : lease_(where, bytes(list)), tensors(views(list, std::make_index_sequence<N>())) {}
+  Scratch(const Where& where, const ScratchTensor (&list)[N], Device device = {})
+      : lease_(where, bytes(list), device),
+        tensors(views(list, device, std::make_index_sequence<N>())) {}
 
  private:
   static std::size_t bytes(const ScratchTensor (&list)[N]) {
@@ -45,10 +48,11 @@ class Scratch {
     return sum;
   }
   template <std::size_t... I>
-  std::array<TensorView, N> views(const ScratchTensor (&list)[N], std::index_sequence<I...>) const {
+  std::array<TensorView, N> views(const ScratchTensor (&list)[N], Device device,
+                                  std::index_sequence<I...>) const {
     std::byte* next = lease_.data();
-    return {
-        TensorView(std::exchange(next, next + list[I].bytes()), list[I].type, list[I].shape)...};
+    return {TensorView(std::exchange(next, next + list[I].bytes()), list[I].type, list[I].shape,
+                       device)...};
   }
   Lease lease_;
 

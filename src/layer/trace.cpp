@@ -4,6 +4,7 @@
 #include "api/tensor_memory.h"
 #include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/matmul.h"
 #include "layer/multi_head_attention.h"
 
@@ -105,6 +106,7 @@ Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k, const 
                       const AttentionOptions& options, const Where& where) {
   return reporting("trace", [&] {
     weights_shape(q, k, v, options);  // throws where a shape is not even of four dimensions
+    check_on_host("trace", "trace_attention()", q.device());
     Trace trace;
     Tensor heads =
         where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
@@ -124,6 +126,7 @@ Trace MultiHeadAttention::trace(const ConstTensorView& query, const Required<Con
                                 const AttentionOptions& options, const Where& where) const {
   return reporting("trace", [&] {
     const MultiHeadAttentionOptions& o = options_;
+    check_on_host("multi_head_attention", "trace()", device());
     ProjectedCall p(*this, {query, key, value, options}, where);
     const ConstTensorView q = by_heads(p.q.view(), o.heads), k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);

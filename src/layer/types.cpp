@@ -1,4 +1,5 @@
-// Layers in another type: copies whose weights are rounded once; and with weights of 8 bits.
+// Layers in another type: copies whose weights are rounded once; with weights of 8 bits; and in
+// memory of a device.
 #include "layer/check.h"
 #include "layer/numbers.h"
 #include "layer/quantise.h"
@@ -10,6 +11,7 @@ namespace attend {
 Linear Linear::to(DType type) const {
   return reporting("linear", [&] {
     check_type("linear", type);
+    check_on_host("linear", "to() another type", device());
     if (!*this) return Linear();
     if (quantized())
       return Linear(weight_, weight_scales_, in_type(bias_, type), type, {.unchanged = true});
@@ -19,6 +21,7 @@ Linear Linear::to(DType type) const {
 
 Linear Linear::quantize() const {
   return reporting("linear", [&] {
+    check_on_host("linear", "quantize()", device());
     if (!*this || quantized()) return *this;
     Tensor numbers = Tensor::uninitialized(weight_.shape(), DType::i8);
     Tensor scales = Tensor::uninitialized({out()}, DType::f32);
@@ -35,6 +38,7 @@ Linear Linear::quantize() const {
 Norm Norm::to(DType type) const {
   return reporting("norm", [&] {
     check_type("norm", type);
+    check_on_host("norm", "to() another type", device());
     Norm other;
     other.options_ = options_;
     other.options_.type = type;
@@ -65,6 +69,7 @@ LearnedPositions LearnedPositions::to(DType type) const {
 FeedForward FeedForward::to(DType type) const {
   return reporting("feed_forward", [&] {
     check_type("feed_forward", type);
+    check_on_host("feed_forward", "to() another type", device());
     FeedForward other;
     other.options_ = options_;
     other.options_.type = type;
@@ -77,6 +82,7 @@ FeedForward FeedForward::to(DType type) const {
 
 FeedForward FeedForward::quantize() const {
   return reporting("feed_forward", [&] {
+    check_on_host("feed_forward", "quantize()", device());
     FeedForward other;
     other.options_ = options_;
     other.up_ = up_.quantize();
@@ -89,6 +95,7 @@ FeedForward FeedForward::quantize() const {
 MultiHeadAttention MultiHeadAttention::to(DType type) const {
   return reporting("multi_head_attention", [&] {
     check_type("multi_head_attention", type);
+    check_on_host("multi_head_attention", "to() another type", device());
     MultiHeadAttention other;
     other.options_ = options_;
     other.options_.type = type;
@@ -102,6 +109,7 @@ MultiHeadAttention MultiHeadAttention::to(DType type) const {
 
 MultiHeadAttention MultiHeadAttention::quantize() const {
   return reporting("multi_head_attention", [&] {
+    check_on_host("multi_head_attention", "quantize()", device());
     MultiHeadAttention other;
     other.options_ = options_;
     other.q_ = q_.quantize();
@@ -115,6 +123,7 @@ MultiHeadAttention MultiHeadAttention::quantize() const {
 AttentionBlock AttentionBlock::to(DType type) const {
   return reporting("attention_block", [&] {
     check_type("attention_block", type);
+    check_on_host("attention_block", "to() another type", device());
     AttentionBlock other;
     other.options_ = options_;
     other.options_.attention.type = type;
@@ -130,6 +139,7 @@ AttentionBlock AttentionBlock::to(DType type) const {
 
 AttentionBlock AttentionBlock::quantize() const {
   return reporting("attention_block", [&] {
+    check_on_host("attention_block", "quantize()", device());
     AttentionBlock other;
     other.options_ = options_;
     other.attention_ = attention_.quantize();
@@ -161,6 +171,69 @@ LanguageModel LanguageModel::to(DType type) const {
     for (AttentionBlock& block : other.blocks_) block = block.to(type);
     other.norm_ = norm_.to(type);
     other.head_ = head_.to(type);
+    return other;
+  });
+}
+
+// ---- Devices -----------------------------------------------------------------------------------
+
+Linear Linear::to(Device device, const Where& where) const {
+  return reporting("linear", [&] {
+    if (!*this) return Linear();
+    const auto there = [&](const Tensor& tensor) {
+      return tensor ? Tensor::copy_of(tensor, device, where) : Tensor();
+    };
+    Tensor weight = there(weight_), bias = there(bias_);
+    if (quantized())
+      return Linear(std::move(weight), there(weight_scales_), std::move(bias), type_,
+                    {.unchanged = true});
+    return Linear(std::move(weight), std::move(bias), {.unchanged = true});
+  });
+}
+
+Norm Norm::to(Device device, const Where& where) const {
+  return reporting("norm", [&] {
+    Norm other;
+    other.options_ = options_;
+    if (weight_) other.weight_ = Tensor::copy_of(weight_, device, where);
+    if (bias_) other.bias_ = Tensor::copy_of(bias_, device, where);
+    return other;
+  });
+}
+
+FeedForward FeedForward::to(Device device, const Where& where) const {
+  return reporting("feed_forward", [&] {
+    FeedForward other;
+    other.options_ = options_;
+    other.up_ = up_.to(device, where);
+    other.gate_ = gate_.to(device, where);
+    other.down_ = down_.to(device, where);
+    return other;
+  });
+}
+
+MultiHeadAttention MultiHeadAttention::to(Device device, const Where& where) const {
+  return reporting("multi_head_attention", [&] {
+    MultiHeadAttention other;
+    other.options_ = options_;
+    other.q_ = q_.to(device, where);
+    other.k_ = k_.to(device, where);
+    other.v_ = v_.to(device, where);
+    other.o_ = o_.to(device, where);
+    return other;
+  });
+}
+
+AttentionBlock AttentionBlock::to(Device device, const Where& where) const {
+  return reporting("attention_block", [&] {
+    AttentionBlock other;
+    other.options_ = options_;
+    other.attention_ = attention_.to(device, where);
+    other.cross_ = cross_.to(device, where);
+    other.feed_forward_ = feed_forward_.to(device, where);
+    other.norm_1_ = norm_1_.to(device, where);
+    other.norm_2_ = norm_2_.to(device, where);
+    other.norm_3_ = norm_3_.to(device, where);
     return other;
   });
 }

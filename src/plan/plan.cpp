@@ -297,6 +297,7 @@ std::string describe(const RotaryProblem& p) {
   return line_of("rotary", p, p.pairing == Rotary::Pairing::halves ? "halves" : "neighbours");
 }
 std::string describe(const ConvertProblem& p) { return line_of("convert", p, text("to ", p.to)); }
+std::string describe(const AddProblem& p) { return line_of("add", p, ""); }
 
 template <class Operation>
 std::string describe(const Decision<Operation>& d) {
@@ -334,5 +335,6 @@ ATTEND_CHOOSE(ActivationForward)
 ATTEND_CHOOSE(ActivationBackward)
 ATTEND_CHOOSE(RotaryForward)
 ATTEND_CHOOSE(Convert)
+ATTEND_CHOOSE(Add)
 
 }  // namespace attend

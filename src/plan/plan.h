@@ -25,7 +25,7 @@ template <template <class...> class Of>
 using WithTasks = Of<Forward, Backward, Merge, Inspect, Weights>;
 template <template <class...> class Of>
 using ChosenOnce = Of<Product, NormForward, NormBackward, ActivationForward, ActivationBackward,
-                      RotaryForward, Convert>;
+                      RotaryForward, Convert, Add>;
 
 // Calls use(operation) for each.
 template <class... Operations>
@@ -88,6 +88,7 @@ std::string describe(const NormProblem& problem);
 std::string describe(const ActivationProblem& problem);
 std::string describe(const RotaryProblem& problem);
 std::string describe(const ConvertProblem& problem);
+std::string describe(const AddProblem& problem);
 template <class Operation>
 std::string describe(const Decision<Operation>& decision);  // a few lines
 

@@ -34,6 +34,14 @@ extern const Kernel<Backward> kCudaSm90Backward, kCudaPortableBackward;
 extern const Kernel<Merge> kCudaPortableMerge;
 extern const Kernel<Inspect> kCudaPortableInspect;
 extern const Kernel<Weights> kCudaPortableWeights;
+extern const Kernel<Product> kCudaCublasltProduct, kCudaPortableProduct;
+extern const Kernel<NormForward> kCudaPortableNorm;
+extern const Kernel<NormBackward> kCudaPortableNormBackward;
+extern const Kernel<ActivationForward> kCudaPortableActivation;
+extern const Kernel<ActivationBackward> kCudaPortableActivationBackward;
+extern const Kernel<RotaryForward> kCudaPortableRotary;
+extern const Kernel<Convert> kCudaPortableConvert;
+extern const Kernel<Add> kCudaPortableAdd;
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
 extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
@@ -46,6 +54,7 @@ extern const Kernel<ActivationForward> kGenericActivation, kReferenceActivation;
 extern const Kernel<ActivationBackward> kGenericActivationBackward, kReferenceActivationBackward;
 extern const Kernel<RotaryForward> kGenericRotary, kReferenceRotary;
 extern const Kernel<Convert> kGenericConvert, kReferenceConvert;
+extern const Kernel<Add> kReferenceAdd;
 
 namespace {
 
@@ -85,79 +94,77 @@ constinit const Kernel<Merge>* const kMerge[] = {&kCudaPortableMerge, &kReferenc
 constinit const Kernel<Weights>* const kWeights[] = {&kCudaPortableWeights, &kReferenceWeights};
 
 constinit const Kernel<Product>* const kProduct[] = {
+    &kCudaCublasltProduct, &kCudaPortableProduct,
 #if defined(__x86_64__)
-    &kAmxFp16Product, &kAmxProduct,       &kAvx512Bf16Product, &kAvx512Product, &kAvx2Product,
+    &kAmxFp16Product,      &kAmxProduct,          &kAvx512Bf16Product,
+    &kAvx512Product,       &kAvx2Product,
 #elif defined(__aarch64__)
-    &kNeonBf16Product, &kNeonProduct,
+    &kNeonBf16Product,     &kNeonProduct,
 #endif
-    &kGenericProduct, &kReferenceProduct,
+    &kGenericProduct,      &kReferenceProduct,
 };
 
 constinit const Kernel<NormForward>* const kNorm[] = {
+    &kCudaPortableNorm,
 #if defined(__x86_64__)
-    &kAvx512Norm,
-    &kAvx2Norm,
+    &kAvx512Norm,       &kAvx2Norm,
 #elif defined(__aarch64__)
     &kNeonNorm,
 #endif
-    &kGenericNorm,
-    &kReferenceNorm,
+    &kGenericNorm,      &kReferenceNorm,
 };
 
 constinit const Kernel<NormBackward>* const kNormBackward[] = {
+    &kCudaPortableNormBackward,
 #if defined(__x86_64__)
-    &kAvx512NormBackward,
-    &kAvx2NormBackward,
+    &kAvx512NormBackward,       &kAvx2NormBackward,
 #elif defined(__aarch64__)
     &kNeonNormBackward,
 #endif
-    &kGenericNormBackward,
-    &kReferenceNormBackward,
+    &kGenericNormBackward,      &kReferenceNormBackward,
 };
 
 constinit const Kernel<ActivationForward>* const kActivation[] = {
+    &kCudaPortableActivation,
 #if defined(__x86_64__)
-    &kAvx512Activation,
-    &kAvx2Activation,
+    &kAvx512Activation,       &kAvx2Activation,
 #elif defined(__aarch64__)
     &kNeonActivation,
 #endif
-    &kGenericActivation,
-    &kReferenceActivation,
+    &kGenericActivation,      &kReferenceActivation,
 };
 
 constinit const Kernel<ActivationBackward>* const kActivationBackward[] = {
+    &kCudaPortableActivationBackward,
 #if defined(__x86_64__)
-    &kAvx512ActivationBackward,
-    &kAvx2ActivationBackward,
+    &kAvx512ActivationBackward,       &kAvx2ActivationBackward,
 #elif defined(__aarch64__)
     &kNeonActivationBackward,
 #endif
-    &kGenericActivationBackward,
-    &kReferenceActivationBackward,
+    &kGenericActivationBackward,      &kReferenceActivationBackward,
 };
 
 constinit const Kernel<RotaryForward>* const kRotary[] = {
+    &kCudaPortableRotary,
 #if defined(__x86_64__)
-    &kAvx512Rotary,
-    &kAvx2Rotary,
+    &kAvx512Rotary,       &kAvx2Rotary,
 #elif defined(__aarch64__)
     &kNeonRotary,
 #endif
-    &kGenericRotary,
-    &kReferenceRotary,
+    &kGenericRotary,      &kReferenceRotary,
 };
 
 constinit const Kernel<Convert>* const kConvert[] = {
+    &kCudaPortableConvert,
 #if defined(__x86_64__)
-    &kAvx512Convert,
-    &kAvx2Convert,
+    &kAvx512Convert,       &kAvx2Convert,
 #elif defined(__aarch64__)
     &kNeonConvert,
 #endif
-    &kGenericConvert,
-    &kReferenceConvert,
+    &kGenericConvert,      &kReferenceConvert,
 };
+
+constinit const Kernel<Add>* const kAdd[] = {&kCudaPortableAdd, &kReferenceAdd};
 
 Table<Forward> rows(Forward) { return kForward; }
 Table<Backward> rows(Backward) { return kBackward; }
@@ -171,6 +178,7 @@ Table<ActivationForward> rows(ActivationForward) { return kActivation; }
 Table<ActivationBackward> rows(ActivationBackward) { return kActivationBackward; }
 Table<RotaryForward> rows(RotaryForward) { return kRotary; }
 Table<Convert> rows(Convert) { return kConvert; }
+Table<Add> rows(Add) { return kAdd; }
 
 }  // namespace
 
@@ -190,5 +198,6 @@ template Table<ActivationForward> kernel_table<ActivationForward>() noexcept;
 template Table<ActivationBackward> kernel_table<ActivationBackward>() noexcept;
 template Table<RotaryForward> kernel_table<RotaryForward>() noexcept;
 template Table<Convert> kernel_table<Convert>() noexcept;
+template Table<Add> kernel_table<Add>() noexcept;
 
 }  // namespace attend
