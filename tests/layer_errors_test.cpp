@@ -20,7 +20,7 @@ std::vector<LayerMistake> all_mistakes() {
         position_mistakes(), output_mistakes(), parameter_mistakes(), multi_head_mistakes(),
         multi_head_file_mistakes(), kv_cache_mistakes(), block_mistakes(), loss_mistakes(),
         gradient_mistakes(), optimizer_mistakes(), loss_scale_mistakes(), checkpoint_mistakes(),
-        model_mistakes()})
+        model_mistakes(), device_mistakes()})
     all.insert(all.end(), table.begin(), table.end());
   return all;
 }

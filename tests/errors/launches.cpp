@@ -3,6 +3,7 @@
 
 #include "api/check.h"
 #include "api/context.h"
+#include "api/lease.h"
 #include "support/fake_device.h"
 
 #include <attend/cuda.h>
@@ -54,6 +55,33 @@ std::vector<ErrorCase> launch_errors() {
          launch(&queue);
        },
        "attention: cuda:0 has no memory for it: none is left", "OutOfMemory"},
+      {"no_memory_for_a_tensor",
+       [] {
+         FakeQueue queue;
+         queue.exhausted = true;
+         Tensor::uninitialized({2, 3}, DType::f32, kFakeDevice, queue);
+       },
+       "tensor: cuda:0 has no memory for the 24 bytes of [2, 3] f32", "OutOfMemory"},
+      {"no_memory_for_a_workspace",
+       [] {
+         FakeQueue queue;
+         queue.exhausted = true;
+         const Lease lease(Where(queue), 64, kFakeDevice);
+       },
+       "workspace: cuda:0 has no memory for 64 bytes", "OutOfMemory"},
+      {"copy_of_a_tensor_without_an_address",
+       [] {
+         FakeQueue queue;
+         Tensor::copy_of(ConstTensorView(nullptr, DType::f32, {2, 3}), kFakeDevice, queue);
+       },
+       "copy_of: the tensor [2, 3] has no address"},
+      {"copy_of_bytes_on_a_device",
+       [] {
+         FakeQueue queue;
+         const Tensor bytes = Tensor::copy_of(Tensor({2, 3}, DType::u8), kFakeDevice, queue);
+         Tensor::copy_of(bytes, kFakeDevice, queue);
+       },
+       "copy: [2, 3] of u8 on cuda:0 is not copied there", "Unsupported"},
       {"gpu_that_is_not_there", [] { cuda::make_queue(99); },
        "make_queue: this process " + cuda::why_unavailable(99), "Unsupported"},
       {"waiting_for_another_kind_of_queue",

@@ -34,5 +34,6 @@ std::vector<LayerMistake> optimizer_mistakes();
 std::vector<LayerMistake> loss_scale_mistakes();
 std::vector<LayerMistake> checkpoint_mistakes();
 std::vector<LayerMistake> model_mistakes();
+std::vector<LayerMistake> device_mistakes();
 
 }  // namespace attend::test
