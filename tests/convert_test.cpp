@@ -40,8 +40,7 @@ template <class Use>
 void for_rows(Use use) {
   int rows = 0;
   for (const Kernel<Convert>* row : kernel_table<Convert>()) {
-    if (row == &reference() || row->launch != nullptr ||
-        !row->declines({}, this_machine()).empty())
+    if (row == &reference() || row->launch != nullptr || !row->declines({}, this_machine()).empty())
       continue;
     SCOPED_TRACE(row->name);
     use(*row);

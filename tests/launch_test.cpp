@@ -420,9 +420,8 @@ TEST_F(LaunchOfLayers, a_row_kept_for_the_host_is_not_taken_for_a_device) {
       state.row_for<Convert>({.device = {}, .type = DType::bf16, .to = DType::f32});
   for (int twice = 0; twice < 2; ++twice) {
     EXPECT_THROW(state.row_for<Product>({.device = nowhere, .type = DType::f32}), Unsupported);
-    EXPECT_THROW(
-        state.row_for<Convert>({.device = nowhere, .type = DType::bf16, .to = DType::f32}),
-        Unsupported);
+    EXPECT_THROW(state.row_for<Convert>({.device = nowhere, .type = DType::bf16, .to = DType::f32}),
+                 Unsupported);
   }
   EXPECT_EQ(&state.row_for<Product>({.device = {}, .type = DType::f32}), &product_row);
   EXPECT_EQ(&state.row_for<Convert>({.device = {}, .type = DType::bf16, .to = DType::f32}),

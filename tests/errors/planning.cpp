@@ -364,6 +364,27 @@ std::vector<ErrorCase> gpus() {
                 p.offset_each = true;
                 p.window_left = 3;
               }),
+      refusal("gpu_and_keys_alone_of_another_type", 90,
+              "takes keys and values of q's type without scales, or both of i8",
+              [](Problem& p) {
+                p.own_k_type = true;
+                p.k_type = DType::i8;
+              }),
+      refusal("gpu_and_keys_of_8_bits_for_f16", 90,
+              "takes keys of i8 with queries of bf16: scales times weights may be too small for "
+              "f16",
+              [](Problem& p) {
+                p.type = DType::f16;
+                p.own_k_type = p.own_v_type = true;
+                p.k_type = p.v_type = DType::i8;
+              }),
+      refusal("gpu_and_small_pages", 90, "takes pages of multiples of 16 keys, not 5",
+              [](Problem& p) {
+                p.keys = KeyAddressing::paged;
+                p.page_size = 5;
+              }),
+      refusal("gpu_and_many_pages", 90, "takes fewer than 2^28 pages, not 268435456",
+              [](Problem& p) { p.pages = std::int64_t{1} << 28; }),
   };
 }
 
