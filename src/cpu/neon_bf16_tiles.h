@@ -102,7 +102,7 @@ struct NeonBf16Products {
   static void elements(const std::int8_t* from, std::int64_t count, bf16* to) noexcept {
     std::int64_t x = 0;
     for (; x + 8 <= count; x += 8) store_bf16(widened_bf16(from + x), to + x);
-    convert_elements<F32>(from + x, 1, count - x, to + x);
+    if (x < count) convert_elements<F32>(from + x, 1, count - x, to + x);
   }
 
   // s = K Q^T of 8 keys, `s_stride` apart; a vector of lanes is `s_vector` behind the one before.
