@@ -79,7 +79,7 @@ MUTANTS = (
 
     # ---- KV cache ----
     mutant("cached_keys_from_position_0", "keys that are appended are turned as if the cache were empty",
-           (CACHED, "cache.length(b) + i", "i"), tests=("rotary", "kv_cache")),
+           (ROTARY, "places.first_of_each = list_of(lengths);", ""), tests=("rotary", "kv_cache")),
     mutant("new_tokens_at_the_end", "with lengths, new tokens stand where the longest would",
            (CACHED, "placed.query_offset = undo.lengths();", ""), tests=("kv_cache", "traps_cache")),
     mutant("page_in_use_is_freed", "truncate frees the page that the last token is on",
