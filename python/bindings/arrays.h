@@ -76,6 +76,8 @@ bool is_torch(nb::handle object);
 // A NumPy array that shows memory of `owner` and keeps it alive.
 nb::object show(const TensorView& view, nb::handle owner);
 nb::object show(const ConstTensorView& view, nb::handle owner);  // read-only
+// Likewise of a GPU's memory: a torch.Tensor.
+nb::object show_torch(const TensorView& view, nb::handle owner);
 
 // "f32" from "f32", "float32", numpy.float32, torch.float32, ml_dtypes.bfloat16, ...
 DType to_dtype(nb::handle object, const char* where);

@@ -17,9 +17,9 @@ constexpr const char* kName = "AttentionBlock";
 struct Call {
   Call(const Block& block, nb::handle x_, nb::handle memory_, nb::handle cross_,
        const nb::kwargs& keywords, const char* where)
-      : x(read(x_, {where, "x", Kind::floating})),
-        memory(read(memory_, {where, "memory", Kind::floating, true})), self(keywords, where),
-        cross(cross_, where, "cross") {
+      : x(read(x_, {where, "x", Kind::floating, false, devices_of(block)})),
+        memory(read(memory_, {where, "memory", Kind::floating, true, devices_of(block)})),
+        self(keywords, where, devices_of(block)), cross(cross_, where, "cross", devices_of(block)) {
     if (!cross_.is_none() && !block.options().cross) {
       throw InvalidArgument(std::string(where) +
                             ": cross= are options of attention over a memory, which this block "
@@ -66,11 +66,12 @@ nb::object forward(const Block& self, nb::handle x, nb::handle memory, nb::handl
   check_lengths(lengths, cache, where);
   if (cache) return decode(self, x, memory, cross, *cache, lengths, used, keywords);
   const Call call(self, x, memory, cross, keywords, where);
-  return to_python(unlocked([&] {
-                     if (!call.memory.view) return self.forward(call.x, call.self.get(), used);
-                     return self.forward(call.x, call.memory, call.self.get(), call.cross.get(),
-                                         used);
-                   }),
+  return to_python(run_on(kName, call.x, used,
+                          [&](const Where& at) {
+                            if (!call.memory.view) return self.forward(call.x, call.self.get(), at);
+                            return self.forward(call.x, call.memory, call.self.get(),
+                                                call.cross.get(), at);
+                          }),
                    x);
 }
 
@@ -78,9 +79,8 @@ nb::object forward_train(const Block& self, nb::handle x, nb::handle memory, nb:
                          GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "AttentionBlock.forward_train";
   const Call call(self, x, memory, cross, keywords, where);
-  auto [y, saved] = unlocked([&] {
-    return self.forward_train(call.x, call.memory, call.self.get(), call.cross.get(),
-                              context_or_default(context));
+  auto [y, saved] = run_on(kName, call.x, context_or_default(context), [&](const Where& at) {
+    return self.forward_train(call.x, call.memory, call.self.get(), call.cross.get(), at);
   });
   return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
 }
@@ -88,9 +88,9 @@ nb::object forward_train(const Block& self, nb::handle x, nb::handle memory, nb:
 nb::object backward(const Block& self, nb::handle dy, const Block::Saved& saved,
                     GivenContext context) {
   constexpr const char* where = "AttentionBlock.backward";
-  const Array in = read(dy, {where, "dy", Kind::floating});
-  Block::Gradients g =
-      unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
+  const Array in = read(dy, {where, "dy", Kind::floating, false, devices_of(self)});
+  Block::Gradients g = run_on(kName, in, context_or_default(context),
+                              [&](const Where& at) { return self.backward(in, saved, at); });
   const nb::module_ types = nb::module_::import_("attend._types");
   const auto of_options = [&](Block::OptionGradients& options) {
     return types.attr("OptionGradients")(to_python(std::move(options.dbias), dy),

@@ -133,7 +133,9 @@ nb::object make_torch(Tensor& memory, const ConstTensorView& view) {
   managed.context = handed.get();
   managed.deleter = [](ManagedTensor* self) { delete static_cast<Handed*>(self->context); };
   managed.tensor.data = const_cast<void*>(view.data());
-  managed.tensor.device = {nb::device::cpu::value, 0};
+  const bool on_gpu = view.device().kind == Device::Kind::cuda;
+  managed.tensor.device = {on_gpu ? nb::device::cuda::value : nb::device::cpu::value,
+                           on_gpu ? view.device().index : 0};
   managed.tensor.ndim = view.rank();
   managed.tensor.dtype = to_dlpack(view.dtype());
   managed.tensor.shape = const_cast<std::int64_t*>(handed->view.shape().begin());

@@ -49,7 +49,7 @@ nb::dict show_parameters(std::vector<Parameter> parameters, nb::handle layer) {
     auto owner = std::make_unique<Owner>(Owner{nb::borrow(layer), value});
     const nb::capsule kept(owner.get(), [](void* p) noexcept { delete static_cast<Owner*>(p); });
     owner.release();
-    dict[name.c_str()] = show(value, kept);
+    dict[name.c_str()] = value.device() == Device{} ? show(value, kept) : show_torch(value, kept);
   }
   return dict;
 }
@@ -118,6 +118,21 @@ Use::Use(const void* object, const char* what, bool changes) : object_(object) {
 Use::~Use() {
   const auto entry = in_use().find(object_);
   if (--entry->second <= 0) in_use().erase(entry);
+}
+
+std::optional<Device> to_device(nb::handle object) {
+  const std::string name = string_of(object);
+  if (name == "cpu") return Device{};
+  if (name == "cuda") return Device{Device::Kind::cuda, 0};
+  constexpr std::string_view kStart = "cuda:";
+  if (!name.starts_with(kStart) || name.size() > kStart.size() + 4) return std::nullopt;
+  int index = 0;
+  for (const char digit : name.substr(kStart.size())) {
+    if (digit < '0' || digit > '9') return std::nullopt;
+    index = 10 * index + (digit - '0');
+  }
+  return name.size() > kStart.size() ? std::optional(Device{Device::Kind::cuda, index})
+                                     : std::nullopt;
 }
 
 KvCache* to_cache(nb::handle cache, const char* where, bool optional) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "bindings.h"
-#include "options.h"
+#include "place.h"
 
 #include <attend/kv_cache.h>
 #include <attend/parameter.h>
@@ -73,6 +73,26 @@ auto unlocked(Body body) {
   return body();
 }
 
+// A layer on a GPU takes arrays there, any other those of the host alone.
+template <class Layer>
+Devices devices_of(const Layer& layer) {
+  if constexpr (requires { layer.device(); })
+    if (layer.device() != Device{}) return Devices::any;
+  return Devices::host;
+}
+
+// What call(where) gives, without the GIL; where: as the array lies.
+template <class Call>
+auto run_on(const char* name, const Array& like, Context& context, const Call& call) {
+  const Place place(name, like, context);
+  std::optional<decltype(call(std::declval<const Where&>()))> result;
+  place.run([&](const Where& where) { result.emplace(call(where)); });
+  return std::move(*result);
+}
+
+// The device that "cpu", "cuda", "cuda:1" or a torch.device names; none: it names something else.
+std::optional<Device> to_device(nb::handle object);
+
 // The cache that an argument is; without one, if that may be, a null pointer.
 KvCache* to_cache(nb::handle cache, const char* where, bool optional = false);
 
@@ -118,11 +138,26 @@ void bind_to(nb::class_<Layer, More...>& type, const char* name) {
   type.def(
       "to",
       [name](const Layer& self, nb::handle to) {
+        if constexpr (requires { self.device(); })
+          if (const std::optional<Device> device = to_device(to)) {
+            const Device gpu = *device != Device{} ? *device : self.device();
+            const std::shared_ptr<Queue> queue =
+                gpu != Device{} ? cuda::make_queue(gpu.index) : nullptr;
+            return unlocked([&] {
+              return self.to(*device,
+                             queue ? Where(default_context(), *queue) : Where(default_context()));
+            });
+          }
         const DType wanted = to_dtype(to, name);
         return unlocked([&] { return self.to(wanted); });
       },
       "type"_a, nb::sig(signature.c_str()),
-      "A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.");
+      "A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers "
+      "that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.");
+  if constexpr (requires(const Layer& layer) { layer.device(); })
+    type.def_prop_ro(
+        "device", [](const Layer& self) { return to_string(self.device()); },
+        "Where the weights are: 'cpu' or 'cuda:0'. Calls take arrays there.");
   if constexpr (requires(const Layer& layer) { layer.quantize(); }) {
     const std::string quantize = std::string("def quantize(self) -> ") + name;
     type.def(
@@ -156,8 +191,9 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerI
   type.def(
           "forward",
           [name, input](const Layer& self, nb::handle x, GivenContext context) {
-            const Array in = read(x, {name, input.name, input.kind});
-            Tensor y = unlocked([&] { return self.forward(in, context_or_default(context)); });
+            const Array in = read(x, {name, input.name, input.kind, false, devices_of(self)});
+            Tensor y = run_on(name, in, context_or_default(context),
+                              [&](const Where& where) { return self.forward(in, where); });
             return to_python(std::move(y), x);
           },
           nb::arg(input.name).none(), nb::kw_only(), no_context, nb::sig(input.forward),
@@ -165,9 +201,10 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerI
       .def(
           "forward_train",
           [name, input](const Layer& self, nb::handle x, GivenContext context) {
-            const Array in = read(x, {name, input.name, input.kind});
+            const Array in = read(x, {name, input.name, input.kind, false, devices_of(self)});
             auto [y, saved] =
-                unlocked([&] { return self.forward_train(in, context_or_default(context)); });
+                run_on(name, in, context_or_default(context),
+                       [&](const Where& where) { return self.forward_train(in, where); });
             return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
           },
           nb::arg(input.name).none(), nb::kw_only(), no_context, nb::sig(input.forward_train),
@@ -175,9 +212,10 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerI
       .def(
           "backward",
           [name](const Layer& self, nb::handle dy, const Saved& saved, GivenContext context) {
-            const Array in = read(dy, {name, "dy", Kind::floating});
+            const Array in = read(dy, {name, "dy", Kind::floating, false, devices_of(self)});
             LayerGradients gradients =
-                unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
+                run_on(name, in, context_or_default(context),
+                       [&](const Where& where) { return self.backward(in, saved, where); });
             return make_gradients(std::move(gradients), dy);
           },
           "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
@@ -186,7 +224,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerI
           "Gradients at x and at the parameters, given dy at y.")
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the layer's memory, for reading and "
-           "writing.");
+           "writing; on a GPU tensors of PyTorch.");
   bind_to(type, name);
   bind_manners(type);
 }

@@ -14,10 +14,11 @@ constexpr const char* kName = "MultiHeadAttention";
 
 // Query, key and value: all three, or the query alone for self-attention.
 struct LayerInputs {
-  LayerInputs(nb::handle query_, nb::handle key_, nb::handle value_, const char* where)
-      : query(read(query_, {where, "query", Kind::floating})),
-        key(read(key_, {where, "key", Kind::floating, true})),
-        value(read(value_, {where, "value", Kind::floating, true})) {
+  LayerInputs(nb::handle query_, nb::handle key_, nb::handle value_, const char* where,
+              Devices devices = Devices::host)
+      : query(read(query_, {where, "query", Kind::floating, false, devices})),
+        key(read(key_, {where, "key", Kind::floating, true, devices})),
+        value(read(value_, {where, "value", Kind::floating, true, devices})) {
     if (value.view && !key.view)
       throw InvalidArgument(std::string(where) + ": value is given, but no key");
     if (key.view && !value.view) value.view = key.view;
@@ -29,29 +30,32 @@ struct LayerInputs {
 // A view of the right shape where the projections of x by heads will be; only its shape is used.
 ConstTensorView projected(const ConstTensorView& x, std::int64_t heads, std::int64_t d) {
   const std::int64_t batch = x.rank() == 3 ? x.size(0) : 1, length = x.size(x.rank() - 2);
-  return ConstTensorView(x.data(), x.dtype(), {batch, heads, length, d}, {0, 0, 0, 0});
+  return ConstTensorView(x.data(), x.dtype(), {batch, heads, length, d}, {0, 0, 0, 0}, x.device());
 }
 
 // What the layer hands out besides y.
 class Extras {
  public:
   Extras(const Layer& layer, const LayerInputs& inputs, const AttentionOptions& options,
-         const Wanted& wanted, const Context& context)
+         const Wanted& wanted, const Where& where)
       : wanted_(wanted) {
     const MultiHeadAttentionOptions& o = layer.options();
+    const auto make = [&](const Shape& shape, DType type) {
+      return Tensor::uninitialized(shape, type, inputs.query.view.device(), where);
+    };
     const ConstTensorView& query = inputs.query;
     const ConstTensorView& key = inputs.self() ? inputs.query : inputs.key;
     if (query.rank() < 2 || query.rank() > 3 || key.rank() < 2 || key.rank() > 3) return;
     const ConstTensorView q = projected(query, o.heads, o.d_k);
     if (wanted.lse) {
       const DType type = o.type == DType::f64 ? DType::f64 : DType::f32;
-      lse_ = context.make_tensor({q.size(0), q.size(1), q.size(2)}, type);
+      lse_ = make({q.size(0), q.size(1), q.size(2)}, type);
     }
     if (!wanted.weights && !wanted.scores) return;
     const Shape shape = weights_shape(q, projected(key, o.key_heads, o.d_k),
                                       projected(key, o.key_heads, o.d_v), options);
-    if (wanted.weights) weights_ = context.make_tensor(wanted.chosen(shape), o.type);
-    if (wanted.scores) scores_ = context.make_tensor(shape, o.type);
+    if (wanted.weights) weights_ = make(wanted.chosen(shape), o.type);
+    if (wanted.scores) scores_ = make(shape, o.type);
   }
 
   AttentionOutputs outputs() {
@@ -82,8 +86,8 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
                    nb::handle return_weights, nb::handle return_scores, nb::handle weight_heads,
                    GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.forward";
-  const LayerInputs inputs(query, key, value, where);
-  const Options options(keywords, where);
+  const LayerInputs inputs(query, key, value, where, devices_of(self));
+  const Options options(keywords, where, devices_of(self));
   const Wanted wanted(return_lse, return_weights, return_scores, weight_heads, where);
   KvCache* const cache = to_cache(cache_or_none, where, true);
   Context& used = context_or_default(context);
@@ -101,24 +105,25 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
     Tensor y = unlocked([&] { return self.forward(inputs.query, *cache, options.get(), n, used); });
     return to_python(std::move(y), query);
   }
-  Extras extras(self, inputs, options.get(), wanted, used);
-  Tensor y = unlocked([&] {
-    if (inputs.self()) return self.forward(inputs.query, options.get(), extras.outputs(), used);
-    return self.forward(inputs.query, inputs.key, inputs.value, options.get(), extras.outputs(),
-                        used);
+  std::optional<Extras> extras;
+  Tensor y = run_on(kName, inputs.query, used, [&](const Where& at) {
+    extras.emplace(self, inputs, options.get(), wanted, at);
+    if (inputs.self()) return self.forward(inputs.query, options.get(), extras->outputs(), at);
+    return self.forward(inputs.query, inputs.key, inputs.value, options.get(), extras->outputs(),
+                        at);
   });
-  return extras.with(to_python(std::move(y), query), query);
+  return extras->with(to_python(std::move(y), query), query);
 }
 
 nb::object forward_train(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
                          GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.forward_train";
-  const LayerInputs inputs(query, key, value, where);
-  const Options options(keywords, where);
+  const LayerInputs inputs(query, key, value, where, devices_of(self));
+  const Options options(keywords, where, devices_of(self));
   Context& used = context_or_default(context);
-  auto [y, saved] = unlocked([&] {
-    if (inputs.self()) return self.forward_train(inputs.query, options.get(), used);
-    return self.forward_train(inputs.query, inputs.key, inputs.value, options.get(), used);
+  auto [y, saved] = run_on(kName, inputs.query, used, [&](const Where& at) {
+    if (inputs.self()) return self.forward_train(inputs.query, options.get(), at);
+    return self.forward_train(inputs.query, inputs.key, inputs.value, options.get(), at);
   });
   return nb::make_tuple(to_python(std::move(y), query), nb::cast(std::move(saved)));
 }
@@ -126,9 +131,9 @@ nb::object forward_train(const Layer& self, nb::handle query, nb::handle key, nb
 nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved,
                     GivenContext context) {
   constexpr const char* where = "MultiHeadAttention.backward";
-  const Array in = read(dy, {where, "dy", Kind::floating});
-  Layer::Gradients g =
-      unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
+  const Array in = read(dy, {where, "dy", Kind::floating, false, devices_of(self)});
+  Layer::Gradients g = run_on(kName, in, context_or_default(context),
+                              [&](const Where& at) { return self.backward(in, saved, at); });
   nb::list list;
   for (Tensor* tensor : {&g.dx, &g.dquery, &g.dkey, &g.dvalue, &g.dbias, &g.dsinks, &g.dalibi}) {
     list.append(to_python(std::move(*tensor), dy));

@@ -82,6 +82,11 @@ nb::object show(const ConstTensorView& view, nb::handle owner) {
   return wrap_numpy<nb::ro>(view, owner);
 }
 
+nb::object show_torch(const TensorView& view, nb::handle owner) {
+  return nb::module_::import_("torch.utils.dlpack")
+      .attr("from_dlpack")(wrap<nb::ndarray<>>(view, owner, to_dlpack(view.dtype())));
+}
+
 DType to_dtype(nb::handle object, const char* where) {
   // str(torch.float32) is "torch.float32", str(numpy.dtype("f4")) is "float32"; a NumPy class has
   // its name in __name__.
