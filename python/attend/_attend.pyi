@@ -516,13 +516,17 @@ class Linear:
 
     def parameters(self) -> dict[str, Any]:
         """
-        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing; on a GPU tensors of PyTorch.
         """
 
     def to(self, type: Any) -> Linear:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: 'cpu' or 'cuda:0'. Calls take arrays there."""
 
     def quantize(self) -> Linear:
         """A copy with weights of 8 bits, for inference: no gradients."""
@@ -554,13 +558,17 @@ class Norm:
 
     def parameters(self) -> dict[str, Any]:
         """
-        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing; on a GPU tensors of PyTorch.
         """
 
     def to(self, type: Any) -> Norm:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: 'cpu' or 'cuda:0'. Calls take arrays there."""
 
     def __repr__(self) -> str: ...
 
@@ -621,13 +629,17 @@ class FeedForward:
 
     def parameters(self) -> dict[str, Any]:
         """
-        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing; on a GPU tensors of PyTorch.
         """
 
     def to(self, type: Any) -> FeedForward:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: 'cpu' or 'cuda:0'. Calls take arrays there."""
 
     def quantize(self) -> FeedForward:
         """A copy with weights of 8 bits, for inference: no gradients."""
@@ -666,12 +678,12 @@ class Embedding:
 
     def parameters(self) -> dict[str, Any]:
         """
-        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing; on a GPU tensors of PyTorch.
         """
 
     def to(self, type: Any) -> Embedding:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
 
     def __repr__(self) -> str: ...
@@ -711,7 +723,7 @@ class LearnedPositions:
 
     def to(self, type: Any) -> LearnedPositions:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
 
 class SinusoidalPositions:
@@ -845,8 +857,12 @@ class MultiHeadAttention:
 
     def to(self, type: Any) -> MultiHeadAttention:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: 'cpu' or 'cuda:0'. Calls take arrays there."""
 
     def quantize(self) -> MultiHeadAttention:
         """A copy with weights of 8 bits, for inference: no gradients."""
@@ -926,8 +942,12 @@ class AttentionBlock:
 
     def to(self, type: Any) -> AttentionBlock:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: 'cpu' or 'cuda:0'. Calls take arrays there."""
 
     def quantize(self) -> AttentionBlock:
         """A copy with weights of 8 bits, for inference: no gradients."""
@@ -999,7 +1019,7 @@ class LanguageModel:
 
     def to(self, type: Any) -> LanguageModel:
         """
-        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'. Of layers that have a device also one in its memory: 'cuda', 'cuda:1', 'cpu'.
         """
 
     def quantize(self) -> LanguageModel:
