@@ -103,7 +103,7 @@ MUTANTS = (
     attention("cpu_few_rows_of_two_types", "few rows read values as if they were of the type of the keys",
               (FEW, "type == (p.own_v_type ? p.v_type : p.type)", "true")),
     attention("cpu_few_rows_turned_wrongly", "two keys of 8 or 16 bits change places where few rows turn them",
-              (VEC, "reinterpret_cast<const E*>(rows.at(r, 0))", "r, 0", "r ^ 1, 0"),
+              (VEC, "reinterpret_cast<const E*>(rows.at(r, 0))", "rows.at(r, 0)", "rows.at(r ^ 1, 0)"),
               tests=("few_rows", "conformance")),
     attention("cpu_few_rows_values_of_keys", "values of 8 or 16 bits are one row behind",
               (FEW, "narrow_values<1>(x, of.v + j * of.v_stride", "j * of.v_stride", "(j + 1) * of.v_stride"),

@@ -75,7 +75,7 @@ MUTANTS = (
     mutant("causal_rows_never_hidden", "rows that a causal mask hides are not looked for",
            (HIDDEN, "(o.causal && queries != keys)", "false"), tests=("layer_hidden",)),
     mutant("rotary_offset_ignored", "query_offset of each sequence does not turn its queries",
-           (ROTARY, "} else if (offset.each()) {", "} else if (false) {"), tests=("rotary", "kv_cache")),
+           (ROTARY, "list_of(offset.each())", "list_of(ConstTensorView())"), tests=("rotary", "kv_cache")),
 
     # ---- KV cache ----
     mutant("cached_keys_from_position_0", "keys that are appended are turned as if the cache were empty",
