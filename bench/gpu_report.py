@@ -60,13 +60,17 @@ def cache(cases, copy):
     found = [c for c in cases if "bytes_of" in c]
     if not found:
         return
-    names = list(found[0]["bytes_of"])
+    names = list(dict.fromkeys(name for c in found for name in c["bytes_of"]))
     yield row("decode: one query", "dense", *names)
     yield "|---|" + "--:|" * (1 + len(names))
     for c in found:
-        rates = [c["bytes_of"].get(name, c["bytes"]) / c["seconds"][name] / 1e12 for name in ("attend", *names)]
+        def rate(name, c=c):
+            if name not in c["seconds"]:    # it declined, or had no memory
+                return ""
+            rate = c["bytes_of"].get(name, c["bytes"]) / c["seconds"][name]
+            return f"{rate / 1e12:.2f} TB/s ({100 * rate / copy:.0f} %)"
         yield row(f"d {c['d']}, B {c['batch']}, {c['heads']} heads, {c['kv_heads']} of keys, T {c['length']}",
-                  *(f"{rate:.2f} TB/s ({100e12 * rate / copy:.0f} %)" for rate in rates))
+                  *(rate(name) for name in ("attend", *names)))
     yield ""
     yield "TB/s of all that is read, and how much of copying that is. 8 bits are half the bytes of bf16, and a scale for each row."
     yield ""

@@ -190,7 +190,7 @@ TEST_P(Cuda, repeated_calls_give_the_same_bits) {
   EXPECT_TRUE(same_bits(first.dv, second.dv));
 }
 
-// Few rows go through the keys chunk by chunk, at the same time.
+// One query a head has kernels of its own.
 TEST_P(Cuda, a_query_alone_has_the_bits_it_has_among_many) {
   const Trial all = make(5, 16, 8, 100, 700);
   const Found together = run(all);

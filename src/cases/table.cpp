@@ -98,6 +98,14 @@ constexpr const char* kPaths[] = {
     "v_type=i8 k_scales=1 v_scales=1 causal=1",
     "batch=3 heads=4 kv_heads=2 q=1 k=300 d=32 dv=32 addressing=paged page_size=24 "
     "key_lengths=mixed k_type=i8 v_type=i8 k_scales=1 v_scales=1",
+    "batch=3 heads=4 kv_heads=2 q=70 k=300 d=32 dv=16 addressing=packed k_type=i8 v_type=i8 "
+    "k_scales=1 v_scales=1 causal=1",
+    "batch=3 heads=4 kv_heads=2 q=70 k=300 d=16 dv=32 addressing=packed_paged key_lengths=mixed "
+    "k_type=i8 v_type=i8 k_scales=1 v_scales=1",
+    "heads=4 kv_heads=2 q=1 k=300 d=32 dv=32 layout=transposed k_type=i8 v_type=i8 k_scales=1 "
+    "v_scales=1 window_left=140 causal=1",
+    "heads=4 kv_heads=2 q=40 k=300 d=32 dv=32 layout=reversed k_type=i8 v_type=i8 k_scales=1 "
+    "v_scales=1",
     // Few rows against keys and values of 16 bits, or keys alone.
     "heads=2 q=1 k=1100 d=16 dv=16 k_type=f16 v_type=f16",
     "heads=4 kv_heads=2 q=1 k=300 d=320 dv=24 k_type=bf16 v_type=bf16",

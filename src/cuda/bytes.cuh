@@ -13,7 +13,8 @@ struct Nothing {};  // what kernels of 16 bits have instead
 
 // Whether a row is multiplied by its scale itself, which is 1 from then on: one that is not finite,
 // which means something else outside of the sum over features, and of a value one with which
-// weights of bf16 would leave their range. As cpu/scales.h has it.
+// weights of bf16 would leave their range. (As cpu/scales.h has it, but weights may be up to 2^8
+// here, while the reference score waits: |v| below 2^119 is what they are right for.)
 __device__ __forceinline__ bool row_takes(float scale, bool of_value) {
   const std::uint32_t size = __float_as_uint(scale) & 0x7FFFFFFFU;
   const std::uint32_t least = of_value ? 0x0D800000U : 0U;  // 2^-100

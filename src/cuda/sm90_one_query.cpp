@@ -13,12 +13,24 @@ std::int64_t tiles_of(const ForwardProblem& p, int size) {
   return blocks_of(p.k_length, forward_tiles(size).keys);
 }
 
+// Whether what these kernels keep for every key of the table of pages is not much more than the
+// pages themselves, which many sequences share. (The prompts' kernel keeps nothing.)
+bool fits(const ForwardProblem& p, int size) {
+  if (p.keys != KeyAddressing::paged) return true;
+  const auto kept = static_cast<double>(forward_tiles(size).keys +
+                                        weight_words(forward_tiles(size).keys) + 1) *
+                    4.0 * static_cast<double>(p.batch * p.heads * tiles_of(p, size));
+  const double pool = (has_byte_keys(p) ? 1.0 : 2.0) * static_cast<double>(p.pages) *
+                      static_cast<double>(p.page_size * p.kv_heads * (p.d + p.dv));
+  return kept <= 4 * pool;
+}
+
 }  // namespace
 
 bool is_one_query(const ForwardProblem& p, int size) noexcept {
   return p.q_length == 1 && !p.packed_queries && p.keys != KeyAddressing::packed &&
          p.group() <= kOneQueryRows && tiles_of(p, size) >= 2 &&
-         p.batch * p.heads * tiles_of(p, size) < kMostTiles;
+         p.batch * p.heads * tiles_of(p, size) < kMostTiles && fits(p, size);
 }
 
 Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int size,

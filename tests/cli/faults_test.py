@@ -203,7 +203,8 @@ class Signal(Fault):
 
     def before(self):
         limit(resource.RLIMIT_CORE, 0)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)   # Python ignores it
+        for each in (signal.SIGPIPE, signal.SIGINT, signal.SIGQUIT):   # ignored by Python, or by who started it
+            signal.signal(each, signal.SIG_DFL)
 
     def run(self, words, folder):
         process = start(words, folder, self.before)
