@@ -7,6 +7,7 @@ import torch
 import transformers as t
 from tiny import error
 from torch.nn.functional import cross_entropy, normalize
+from transformers.models.llama.modeling_llama import eager_attention_forward
 
 import attend
 import attend.hf
@@ -105,6 +106,10 @@ PERPLEXITY_BF16 = 0.01  # of the logarithm, in f32 and bf16
 PERPLEXITY_8_BITS = 0.01  # likewise, with keys and values of 8 bits
 
 
+def distance(found, truth):
+    return (found - truth).square().mean().sqrt().item()
+
+
 def test_smollm2_logits(smollm2):
     model, tokenizer = smollm2
     ids = tokenizer(TEXT, return_tensors="pt").input_ids
@@ -115,11 +120,33 @@ def test_smollm2_logits(smollm2):
     narrow.load_state_dict(model.state_dict())
     narrow.eval()
     eager, ours = (with_attention(narrow, name, lambda m: m(ids).logits.float()) for name in ("eager", "attend"))
-    distance = lambda x: (x - truth).square().mean().sqrt()  # noqa: E731
-    assert distance(ours) < 1.1 * distance(eager)
-
+    # Roundings of 30 layers are a matter of luck: from text to text 0.7 to 1.1 times as far from the truth as eager.
+    assert distance(ours, truth) < 1.5 * distance(eager, truth)
     assert abs(log_perplexity(ours, ids) - log_perplexity(truth, ids)) < PERPLEXITY_BF16
     assert math.exp(log_perplexity(truth, ids)) < 100  # it is the model
+
+
+def test_smollm2_in_bf16_each_layer_is_nearer_to_the_truth_than_eager(smollm2, monkeypatch):
+    model, tokenizer = smollm2
+    ids = tokenizer(TEXT, return_tensors="pt").input_ids
+    n = ids.size(1)
+    hidden = torch.full((n, n), float("-inf")).triu(1)
+    distances = []
+
+    def beside_eager(module, q, k, v, mask, **options):
+        ours = attend_attention(module, q, k, v, mask, **options)
+        of = {type_: eager_attention_forward(module, *(x.to(type_) for x in (q, k, v)), hidden.to(type_)[None, None],
+                                             scaling=options["scaling"])[0].double()
+              for type_ in (torch.float64, torch.bfloat16)}
+        distances.append([distance(x, of[torch.float64]) for x in (ours[0].double(), of[torch.bfloat16])])
+        return ours
+
+    narrow = t.LlamaForCausalLM._from_config(model.config, dtype=torch.bfloat16)
+    narrow.load_state_dict(model.state_dict())
+    monkeypatch.setitem(t.AttentionInterface._global_mapping, "attend", beside_eager)
+    with_attention(narrow.eval(), "attend", lambda m: m(ids))
+    assert len(distances) == 30
+    assert all(ours <= eager for ours, eager in distances)
 
 
 def log_perplexity(logits, ids):
