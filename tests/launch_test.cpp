@@ -4,6 +4,7 @@
 #include "api/check.h"
 #include "api/context.h"
 #include "api/device_copies.h"
+#include "layer/hidden_rows.h"
 #include "layer/matmul.h"
 #include "layer/run_rows.h"
 #include "support/fake_device.h"
@@ -409,6 +410,16 @@ TEST_F(LaunchOfLayers, a_row_says_which_ends_it_takes) {
             "tensors are on cuda:0");
   EXPECT_EQ(fake_row<Product>(kFakeProduct, {.device = {}, .type = DType::f32}).name,
             "reference.product");
+}
+
+TEST_F(LaunchOfLayers, where_there_are_no_rows_none_is_hidden) {
+  const auto found = [](const AttentionOptions& options, std::int64_t queries, std::int64_t keys) {
+    return thrown_by([&] { check_hides_no_rows(kFakeDevice, options, queries, keys); });
+  };
+  EXPECT_EQ(found({.causal = true, .window = {.left = 0}}, 0, 0), "nothing");
+  EXPECT_EQ(found({.causal = true}, 3, 3), "nothing");
+  EXPECT_NE(found({}, 3, 0), "nothing");
+  EXPECT_NE(found({}, 0, 3), "nothing");
 }
 
 // The rows that a Context keeps are for host tensors.

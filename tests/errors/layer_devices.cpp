@@ -36,6 +36,7 @@ std::vector<LayerMistake> device_mistakes() {
   const std::string start = "Unsupported: multi_head_attention: ";
   const std::string alone =
       " is done on the host alone, the layer is on cuda:0; make a copy there with to()";
+  const std::string hides = ", as it may hide a row from all others; forward() does";
   return {
       {"x_of_the_host",
        there(linear,
@@ -86,10 +87,24 @@ std::vector<LayerMistake> device_mistakes() {
       {"training_that_may_hide_rows_there",
        there(layer, [](const auto& l, const Tensor& x,
                        const Where& where) { l.forward_train(x, {.window = {.left = 0}}, where); }),
-       start +
-           "forward_train on cuda:0 takes no options that may hide a row from all others (mask, "
-           "bias, blocks, window, key_lengths, cu_seqlens, query_offset, or causal with 2 "
-           "queries of 2 keys); forward() does"},
+       start + "forward_train on cuda:0 takes no window with 2 queries of 2 keys" + hides},
+      {"training_with_an_offset_there",
+       there(layer, [](const auto& l, const Tensor& x,
+                       const Where& where) { l.forward_train(x, {.query_offset = 1}, where); }),
+       start + "forward_train on cuda:0 takes no query_offset with 2 queries of 2 keys" + hides},
+      {"training_over_more_keys_there",
+       there(layer,
+             [](const auto& l, const Tensor& x, const Where& where) {
+               const ConstTensorView one = x.view().slice(0, 0, 1);
+               l.forward_train(one, x, x, {.causal = true}, where);
+             }),
+       start + "forward_train on cuda:0 takes no causal with 1 queries of 2 keys" + hides},
+      {"training_without_queries_there",
+       there(layer,
+             [](const auto& l, const Tensor& x, const Where& where) {
+               l.forward_train(x.view().slice(0, 0, 0), x, x, {}, where);
+             }),
+       start + "forward_train on cuda:0 takes no call with 0 queries of 2 keys" + hides},
       {"saved_of_another_place",
        there(layer,
              [=](const auto& l, const Tensor& x, const Where& where) {
