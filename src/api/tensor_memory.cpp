@@ -166,9 +166,10 @@ void give_memory(void* memory) noexcept {
   }
 }
 
-DeviceBlock take_device_memory(std::size_t bytes, Queue& queue) noexcept {
+DeviceBlock take_device_memory(std::size_t bytes, Queue& queue, Status& why) noexcept {
   void* const owner = take_memory(0);
-  void* const data = owner == nullptr ? nullptr : queue.take(bytes);
+  if (owner == nullptr) why = {Status::Kind::out_of_memory, "the host has none"};
+  void* const data = owner == nullptr ? nullptr : queue.take(bytes, why);
   if (data == nullptr) {
     if (owner != nullptr) give_memory(owner);
     return {};

@@ -1,6 +1,8 @@
 // The memory of tensors: of the C++ runtime, or of a Context's pool.
 #pragma once
 
+#include "core/queue.h"
+
 #include <attend/context.h>
 
 #include <cstddef>
@@ -24,11 +26,11 @@ void give_memory(void* memory) noexcept;
 bool give_up_kept_memory(TensorPool& pool) noexcept;
 
 // Memory of a device, and what owns it on the host: give_memory() of that gives it back to its
-// queue. Null: there is none.
+// queue. Null, and why: there is none.
 struct DeviceBlock {
   void *owner = nullptr, *data = nullptr;
 };
-DeviceBlock take_device_memory(std::size_t bytes, Queue& queue) noexcept;
+DeviceBlock take_device_memory(std::size_t bytes, Queue& queue, Status& why) noexcept;
 Queue* queue_of(void* owner) noexcept;
 
 // Whether the elements lie one behind the other, in order. Strides of single indices do not matter.
