@@ -124,9 +124,42 @@ std::vector<LayerMistake> device_mistakes() {
        [] {
          FakeQueue queue;
          std::vector<NamedTensor> sum;
-         accumulate(sum, gradient_there(queue, DType::bf16));
+         accumulate(sum, gradient_there(queue, DType::f32));
        },
-       "Unsupported: convert: the tensor is on cuda:0, not in host memory"},
+       "InvalidArgument: accumulate: the gradient of 'w' is on cuda:0, not in host memory"},
+      {"sum_there",
+       [] {
+         FakeQueue queue;
+         std::vector<NamedTensor> sum = gradient_there(queue, DType::bf16), more;
+         more.push_back({"w", Tensor({2})});
+         accumulate(sum, more);
+       },
+       "InvalidArgument: accumulate: the gradient of 'w' is on cuda:0, not in host memory"},
+      {"state_of_an_optimizer_there",
+       [] {
+         FakeQueue queue;
+         Tensor value({2});
+         std::vector<NamedTensor> state = gradient_there(queue, DType::f32);
+         state[0].name = "momentum.w";
+         SGD({.momentum = 0.5}).restore(1, std::move(state), {{"w", value}});
+       },
+       "InvalidArgument: sgd: tensor 'momentum.w' is on cuda:0, not in host memory"},
+      {"parameter_of_an_optimizer_there",
+       [] {
+         FakeQueue queue;
+         std::vector<NamedTensor> list = gradient_there(queue, DType::f32);
+         SGD().restore(1, {}, {{"w", list[0].tensor}});
+       },
+       "InvalidArgument: sgd: parameter 'w' is on cuda:0, not in host memory"},
+      {"file_of_tensors_there",
+       [] {
+         FakeQueue queue;
+         Tensor value({2});
+         TensorFile file;
+         file.tensors = gradient_there(queue, DType::f32);
+         load_parameters(file, {{"w", value}});
+       },
+       "InvalidArgument: load_parameters: 'w' is on cuda:0, not in host memory"},
   };
 }
 
