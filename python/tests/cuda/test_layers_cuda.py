@@ -105,6 +105,14 @@ def test_types_options_and_what_else_is_asked_for():
     assert torch.allclose(lse.cpu(), wanted_lse, atol=0.05)
 
 
+def test_arrays_of_cupy():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    layer, x = attend.Linear(32, 24), draw(2, 32)
+    y = layer.to("cuda")(cupy.asarray(x.numpy()))
+    assert isinstance(y, cupy.ndarray)
+    np.testing.assert_allclose(cupy.asnumpy(y), layer(x.numpy()), atol=2e-5)
+
+
 def test_arrays_of_another_place_are_refused():
     layer = attend.Linear(4, 4)
     gpu = layer.to("cuda")
