@@ -35,7 +35,8 @@ std::vector<LayerMistake> device_mistakes() {
   const AttentionBlock block({.attention = {.model_dim = 4}});
   const std::string start = "Unsupported: multi_head_attention: ";
   const std::string alone =
-      " is done on the host alone, the layer is on cuda:0; make a copy there with to()";
+      " takes host memory alone, found cuda:0; make a copy in it: to() of a layer, "
+      "Tensor::copy_of()";
   const std::string hides = ", as it may hide a row from all others; forward() does";
   return {
       {"x_of_the_host",

@@ -120,9 +120,9 @@ def test_arrays_of_another_place_are_refused():
         layer(draw(2, 4).cuda())
     with pytest.raises(ValueError, match="x is on cpu, the layer on cuda:0"):
         gpu(draw(2, 4))
-    with pytest.raises(NotImplementedError, match="quantize.. is done on the host alone"):
+    with pytest.raises(NotImplementedError, match="quantize.. takes host memory alone"):
         gpu.quantize()
-    with pytest.raises(NotImplementedError, match="a KvCache is done on the host alone"):
+    with pytest.raises(NotImplementedError, match="a KvCache takes host memory alone"):
         attend.MultiHeadAttention(8, 2).to("cuda").make_cache(1, 4)
     with pytest.raises((NotImplementedError, RuntimeError, ValueError)):
         layer.to("cuda:77")
