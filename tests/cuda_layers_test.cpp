@@ -538,7 +538,8 @@ TEST_P(CudaLayers, what_only_the_host_does_says_so) {
   const MultiHeadAttention gpu = layer.to(kGpu, where());
   const Tensor x = numbers({1, 4, 16}, type(), 1), on_x = there(x);
   const std::string there_alone =
-      " is done on the host alone, the layer is on cuda:0; make a copy there with to()";
+      " takes host memory alone, found cuda:0; make a copy in it: to() of a layer, "
+      "Tensor::copy_of()";
   EXPECT_EQ(thrown_by([&] { gpu.heads(on_x, {}, where()); }),
             "Unsupported: multi_head_attention: heads()" + there_alone);
   EXPECT_EQ(thrown_by([&] { gpu.trace(on_x, {}, where()); }),

@@ -47,8 +47,8 @@ inline bool is_contiguous(const ConstTensorView& view) {
 void copy_elements(const ConstTensorView& from, std::byte* to);
 void copy_elements(const std::byte* from, const TensorView& to);
 
-// From one view to another of the same shape and type, both on one device: of a device in the
-// queue's order, and nobody waits.
+// From one view to another of the same shape and type, both on one device. On the host `to` is
+// contiguous; on a device it may have any strides, and nobody waits.
 void copy_elements(const ConstTensorView& from, const TensorView& to, const Where& where);
 
 // A copy in memory of the Context; of a device, in that of the queue.
