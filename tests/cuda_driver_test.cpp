@@ -1,6 +1,7 @@
 // A machine without a GPU, with an old driver, or one that fails: each error has its class and its
 // words, nothing runs on the CPU instead, and the next call works. The drivers are a fake one's
 // (tests/fake_driver), in processes of their own.
+#include "cuda/cublaslt.h"
 #include "cuda/modules.h"
 #include "support/device_tensor.h"
 #include "support/layer_numbers.h"
@@ -121,6 +122,19 @@ TEST_F(CudaDriver, a_failure_is_thrown_and_the_next_call_works) {
         << what << "\n"
         << said;
   }
+}
+
+// Needs no kernels: what decides is whether a library gives a handle.
+TEST(CudaBlas, a_library_that_gives_no_handle_is_passed_over) {
+  const std::string failing = kFakes + "/libfake_blas_failing.so",
+                    working = kFakes + "/libfake_blas_working.so";
+  const auto missing = [](std::initializer_list<const char*> names) {
+    return cuda::load_blas({names.begin(), names.size()}, nullptr).missing;
+  };
+  EXPECT_EQ(missing({working.c_str()}), "");
+  EXPECT_EQ(missing({"none", failing.c_str(), working.c_str()}), "");
+  EXPECT_EQ(missing({failing.c_str(), "none"}), "finds a cuBLASLt that gives no handle (status 1)");
+  EXPECT_EQ(missing({"none"}), "finds no cuBLASLt (libcublasLt.so.13 or .12)");
 }
 
 }  // namespace

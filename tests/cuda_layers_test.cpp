@@ -152,7 +152,8 @@ TEST_P(CudaLayers, tensors_go_there_and_back) {
                         Tensor::copy_of(x.view().permute({2, 0, 1}).slice(0, 5, 0, -2))));
   EXPECT_TRUE(same_bits(back(Tensor::copy_of(moved, kGpu, where())), x));
   EXPECT_EQ(thrown_by([&] { Tensor::copy_of(x, kGpu, default_context()); }),
-            "InvalidArgument: tensor: the tensors are on cuda:0; a queue of it must be given");
+            "InvalidArgument: tensor: memory of cuda:0 comes from a queue of it, which must be "
+            "given");
   EXPECT_THROW(moved.view().at<float>({0, 0, 0}), InvalidArgument);
   queue.reset();  // the tensors keep it
   copy = Tensor();
@@ -537,7 +538,8 @@ TEST_P(CudaLayers, what_only_the_host_does_says_so) {
   const MultiHeadAttention gpu = layer.to(kGpu, where());
   const Tensor x = numbers({1, 4, 16}, type(), 1), on_x = there(x);
   const std::string there_alone =
-      " is done on the host alone, the layer is on cuda:0; make a copy there with to()";
+      " takes host memory alone, found cuda:0; make a copy in it: to() of a layer, "
+      "Tensor::copy_of()";
   EXPECT_EQ(thrown_by([&] { gpu.heads(on_x, {}, where()); }),
             "Unsupported: multi_head_attention: heads()" + there_alone);
   EXPECT_EQ(thrown_by([&] { gpu.trace(on_x, {}, where()); }),

@@ -4,11 +4,13 @@
 #include "api/check.h"
 #include "api/context.h"
 #include "api/device_copies.h"
+#include "layer/hidden_rows.h"
 #include "layer/matmul.h"
 #include "layer/run_rows.h"
 #include "support/fake_device.h"
 #include "support/thrown_by.h"
 
+#include <attend/linear.h>
 #include <attend/plan.h>
 
 #include <gtest/gtest.h>
@@ -257,8 +259,7 @@ TEST_F(LaunchOfStatistics, failures_come_out_as_errors_and_leave_nothing_behind)
             "DeviceError: inspect: cuda:0 failed: too much shared memory");
   queue.exhausted = true;
   EXPECT_EQ(thrown_by([&] { run(asked, &queue); }),
-            "OutOfMemory: inspect: cuda:0 has no memory for it: none is left for what it brings to "
-            "the host");
+            "OutOfMemory: inspect: cuda:0 has no memory for it: none is left");
   queue.exhausted = false;
   EXPECT_EQ(queue.in_use(), 0U);
   queue.put([] { return Status{Status::Kind::failed, "an illegal address"}; });
@@ -409,6 +410,34 @@ TEST_F(LaunchOfLayers, a_row_says_which_ends_it_takes) {
             "tensors are on cuda:0");
   EXPECT_EQ(fake_row<Product>(kFakeProduct, {.device = {}, .type = DType::f32}).name,
             "reference.product");
+}
+
+// Of any type: bytes are copied by the queue.
+TEST_F(LaunchOfLayers, a_copy_on_the_same_device_waits) {
+  const Where where(context, queue);
+  const Linear eight_bits = Linear({.in = 4, .out = 5}).quantize();
+  const Linear there = eight_bits.to(kFakeDevice, where);
+  bool done = false;
+  queue.put([&] {
+    done = true;
+    return Status{};
+  });
+  const Linear again = there.to(kFakeDevice, where);
+  EXPECT_TRUE(done);
+  EXPECT_NE(again.weight().view().data(), there.weight().view().data());
+  const Tensor back = again.to(Device{}, where).weight();
+  EXPECT_TRUE(std::equal(back.data<std::int8_t>(), back.data<std::int8_t>() + 20,
+                         eight_bits.weight().data<std::int8_t>()));
+}
+
+TEST_F(LaunchOfLayers, where_there_are_no_rows_none_is_hidden) {
+  const auto found = [](const AttentionOptions& options, std::int64_t queries, std::int64_t keys) {
+    return thrown_by([&] { check_hides_no_rows(kFakeDevice, options, queries, keys); });
+  };
+  EXPECT_EQ(found({.causal = true, .window = {.left = 0}}, 0, 0), "nothing");
+  EXPECT_EQ(found({.causal = true}, 3, 3), "nothing");
+  EXPECT_NE(found({}, 3, 0), "nothing");
+  EXPECT_NE(found({}, 0, 3), "nothing");
 }
 
 // The rows that a Context keeps are for host tensors.

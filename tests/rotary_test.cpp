@@ -1,5 +1,6 @@
 // Rotary positions against complex numbers: a pair of features is one, and its position turns it by
 // exp(i t). Seen through the layer: its trace shows q and k before and after.
+#include "core/row_operations.h"
 #include "support/attention_layers.h"
 
 #include <complex>
@@ -174,6 +175,13 @@ TEST(Rotary, every_packed_sequence_starts_at_zero) {
           << n;
     }
   }
+}
+
+// On a device nobody checks them.
+TEST(Rotary, starts_of_no_sequence_are_not_read_beyond) {
+  std::int64_t starts[] = {0, 1000};
+  const Strided one{reinterpret_cast<std::byte*>(starts), DType::i64, true, {1, 0, 0, 0}};
+  EXPECT_EQ(place_of({.length = 3, .starts = one, .ends_with_keys = true}, 2), 0);
 }
 
 // Turned back, the features are what they were: the way of the gradient. The layer's gradients are

@@ -30,7 +30,7 @@ constexpr double kTiny = std::is_same_v<T, double> ? 1e-305
 
 // Calls use(row, T{}) for every row that this machine runs and every type.
 template <class Operation, class Use>
-void for_rows(Use use) {
+void for_rows(Use use, int least = 8) {
   int rows = 0;
   for (const Kernel<Operation>* kernel : kernel_table<Operation>())
     for (const DType type : kTypesUnderTest) {
@@ -42,7 +42,7 @@ void for_rows(Use use) {
       ++rows;
       if (testing::Test::HasFatalFailure()) return;
     }
-  EXPECT_GE(rows, 8) << "generic and reference at least";
+  EXPECT_GE(rows, least) << "generic and reference at least";
 }
 
 template <class T>
@@ -345,6 +345,35 @@ TEST(RowOperations, rotary_positions_turn_pairs) {
           ASSERT_NEAR(widened(x[n]), widened(before[n]), 4 * kEpsilon<T> * 6) << "back again";
       }
   });
+}
+
+// The host has the reference alone: layers there add by loops of their own.
+TEST(RowOperations, sums_of_any_strides) {
+  for_rows<Add>(
+      [](const Kernel<Add>& row, auto type) {
+        using T = decltype(type);
+        constexpr std::int64_t kRows = 5, kFeatures = 7;
+        const auto a = numbers<T>(kRows * kFeatures, 1), b = numbers<T>(kRows * kFeatures, 2);
+        std::vector<T> y(a.size());
+        for (const bool both : {false, true}) {
+          row.run({{}, dtype_of<T>()},
+                  {.features = kFeatures,
+                   .a = {a.data(), kFeatures, 1},
+                   .b = {both ? b.data() : nullptr, 1, kRows},
+                   .y = y.data(),
+                   .y_row = 1,
+                   .y_column = kRows},
+                  {0, kRows});
+          for (std::int64_t n = 0; n < kRows * kFeatures; ++n) {
+            const std::int64_t r = n / kFeatures, c = n % kFeatures;
+            const auto across = static_cast<std::size_t>(c * kRows + r);
+            const T first = a[static_cast<std::size_t>(n)];
+            const T sum = both ? static_cast<T>(widened(first) + widened(b[across])) : first;
+            ASSERT_EQ(widened(y[across]), widened(sum)) << n;
+          }
+        }
+      },
+      4);
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 //   attention(q, k, v, out, {.causal = true}, {}, *queue);
 //
 // It returns when the work is in the stream; nobody waits for the device, but in inspect() and
-// weights_of(), whose results are in host memory. The driver is loaded when
-// it is first needed: the same library runs on machines without one. Neither queues nor memory
-// survive fork().
+// weights_of(), whose results are in host memory, and in copies. The driver is loaded when it is
+// first needed: the same library runs on machines without one. Neither queues nor memory survive
+// fork().
 #pragma once
 
 #include <attend/context.h>

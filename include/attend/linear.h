@@ -66,7 +66,7 @@ class ATTEND_API Linear {
   // A copy in another type, each weight rounded once; of none, none. So of every layer.
   // Weights of 8 bits stay as they are.
   Linear to(DType type) const;
-  // A copy in memory of a device, or of the host again; it waits for the device. So of every layer
+  // A copy in memory of a device, or of the host again; it waits for the queue. So of every layer
   // that has it. Calls of a layer on a device take tensors there, and a queue.
   Linear to(Device device, const Where& where) const;
   // A copy with weights of 8 bits, for inference; of one that has them, the same. Every weight is

@@ -152,8 +152,9 @@ class ATTEND_POINTER ATTEND_API TensorView : public ConstTensorView {
 
 // A contiguous tensor that owns its memory, of the host or of a device. Copies are deep. Default-
 // constructed: none. Of a device, its memory is that of the queue it was made on, which it keeps:
-// it goes back to it when all work so far is done, and the queue's stream must live until then. A
-// copy of such a tensor waits for the device.
+// it goes back to it in its order, and the queue's stream must live until then. A copy of such a
+// tensor waits for that queue and for no other: what others do with it must be done by then, and
+// before it is destroyed.
 class ATTEND_OWNER ATTEND_API Tensor {
  public:
   Tensor() = default;
@@ -164,7 +165,7 @@ class ATTEND_OWNER ATTEND_API Tensor {
   static Tensor uninitialized(const Shape& shape, DType type = DType::f32);
   static Tensor copy_of(const ConstTensorView& view);  // any strides; host memory
   // In memory of a device, of the queue of `where`; on the host, of its Context. A copy between
-  // host and device waits for the device.
+  // host and device waits for that queue; from one device to another it goes by the host.
   static Tensor uninitialized(const Shape& shape, DType type, Device device, const Where& where);
   static Tensor copy_of(const ConstTensorView& view, Device device, const Where& where);
 

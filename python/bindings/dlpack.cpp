@@ -123,6 +123,15 @@ void* torch_stream(int device) {
   return stream;
 }
 
+nb::object loaded_torch_cuda() {
+  PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (module == nullptr) return {};
+  nb::object found = nb::getattr(nb::handle(module), "cuda", nb::none());
+  if (!nb::hasattr(found, "is_available") || !nb::cast<bool>(found.attr("is_available")()))
+    return {};
+  return found;
+}
+
 nb::object make_torch(Tensor& memory, const ConstTensorView& view) {
   if (torch.api == nullptr) return {};
   auto handed = std::make_unique<Handed>();

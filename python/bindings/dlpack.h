@@ -21,6 +21,9 @@ bool see_torch(nb::handle tensor, nb::dlpack::dltensor& seen);
 // PyTorch's current stream on a GPU.
 void* torch_stream(int device);
 
+// torch.cuda, if PyTorch is loaded and finds a GPU; else invalid. It is not imported from here.
+nb::object loaded_torch_cuda();
+
 // A new torch.Tensor that shows `view` and owns the memory in which that lies; invalid if PyTorch
 // has no such functions, and then the memory is not taken.
 nb::object make_torch(Tensor& memory, const ConstTensorView& view);

@@ -1,6 +1,8 @@
 // Dicts of arrays, and the rest of what the bindings of layers share.
 #include "layer.h"
 
+#include "dlpack.h"
+
 #include <map>
 #include <memory>
 
@@ -123,7 +125,11 @@ Use::~Use() {
 std::optional<Device> to_device(nb::handle object) {
   const std::string name = string_of(object);
   if (name == "cpu") return Device{};
-  if (name == "cuda") return Device{Device::Kind::cuda, 0};
+  if (name == "cuda") {
+    const nb::object torch = loaded_torch_cuda();
+    return Device{Device::Kind::cuda,
+                  torch.is_valid() ? nb::cast<int>(torch.attr("current_device")()) : 0};
+  }
   constexpr std::string_view kStart = "cuda:";
   if (!name.starts_with(kStart) || name.size() > kStart.size() + 4) return std::nullopt;
   int index = 0;
@@ -133,6 +139,14 @@ std::optional<Device> to_device(nb::handle object) {
   }
   return name.size() > kStart.size() ? std::optional(Device{Device::Kind::cuda, index})
                                      : std::nullopt;
+}
+
+std::shared_ptr<Queue> current_queue(Device device) {
+  void* stream = nullptr;
+  const nb::object torch = loaded_torch_cuda();
+  if (torch.is_valid() && cuda::why_unavailable(device.index).empty())
+    stream = torch_stream(device.index);
+  return cuda::make_queue(device.index, stream);
 }
 
 KvCache* to_cache(nb::handle cache, const char* where, bool optional) {

@@ -91,7 +91,23 @@ auto run_on(const char* name, const Array& like, Context& context, const Call& c
 }
 
 // The device that "cpu", "cuda", "cuda:1" or a torch.device names; none: it names something else.
+// "cuda" is PyTorch's current one where PyTorch is loaded, else the first.
 std::optional<Device> to_device(nb::handle object);
+
+// PyTorch's current stream on a GPU, where PyTorch is loaded, else the default one.
+std::shared_ptr<Queue> current_queue(Device device);
+
+// A copy of a layer in memory of a device. From one GPU to another it goes by the host.
+template <class Layer>
+Layer moved(const Layer& layer, Device device) {
+  const Device from = layer.device(), host{};
+  if (from != host && device != host && from != device) return moved(moved(layer, host), device);
+  const Device gpu = device != host ? device : from;
+  const std::shared_ptr<Queue> queue = gpu != host ? current_queue(gpu) : nullptr;
+  return unlocked([&] {
+    return layer.to(device, queue ? Where(default_context(), *queue) : Where(default_context()));
+  });
+}
 
 // The cache that an argument is; without one, if that may be, a null pointer.
 KvCache* to_cache(nb::handle cache, const char* where, bool optional = false);
@@ -138,16 +154,13 @@ void bind_to(nb::class_<Layer, More...>& type, const char* name) {
   type.def(
       "to",
       [name](const Layer& self, nb::handle to) {
-        if constexpr (requires { self.device(); })
-          if (const std::optional<Device> device = to_device(to)) {
-            const Device gpu = *device != Device{} ? *device : self.device();
-            const std::shared_ptr<Queue> queue =
-                gpu != Device{} ? cuda::make_queue(gpu.index) : nullptr;
-            return unlocked([&] {
-              return self.to(*device,
-                             queue ? Where(default_context(), *queue) : Where(default_context()));
-            });
-          }
+        const std::optional<Device> device = to_device(to);
+        if constexpr (requires { self.device(); }) {
+          if (device) return moved(self, *device);
+        } else if (device && *device != Device{}) {
+          throw Unsupported(std::string(name) + ": it computes on the CPU alone, to() found " +
+                            to_string(*device));
+        }
         const DType wanted = to_dtype(to, name);
         return unlocked([&] { return self.to(wanted); });
       },

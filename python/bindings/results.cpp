@@ -34,6 +34,14 @@ nb::object wrap_numpy(const ConstTensorView& view, nb::handle owner) {
       .attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
 }
 
+// Has from_dlpack, as the array API standard has it of every library's namespace. CuPy's arrays may
+// not say theirs; it is the module of their type.
+nb::object library_of(nb::handle like) {
+  if (nb::hasattr(like, "__array_namespace__")) return like.attr("__array_namespace__")();
+  const std::string type = name_of_type(like);
+  return nb::module_::import_(type.substr(0, type.find('.')).c_str());
+}
+
 }  // namespace
 
 nb::object to_python(Tensor&& tensor, nb::handle like) {
@@ -53,9 +61,8 @@ nb::object to_python(Tensor&& tensor, nb::handle like) {
     return nb::module_::import_("torch.utils.dlpack")
         .attr("from_dlpack")(wrap<nb::ndarray<>>(view, owner, type));
   }
-  // The array API standard: every library's namespace has from_dlpack.
-  if (nb::hasattr(like, "__array_namespace__")) {
-    return like.attr("__array_namespace__")().attr("from_dlpack")(
+  if (view.device() != Device{} || nb::hasattr(like, "__array_namespace__")) {
+    return library_of(like).attr("from_dlpack")(
         wrap<nb::ndarray<nb::array_api>>(view, owner, type));
   }
   return wrap_numpy(view, owner);
@@ -66,13 +73,7 @@ nb::object to_python(std::unique_ptr<cuda::Memory>&& memory, const ConstTensorVi
   const nb::capsule owner(memory.get(),
                           [](void* kept) noexcept { delete static_cast<cuda::Memory*>(kept); });
   memory.release();
-  // CuPy's arrays may not say their namespace; it is the module of their type.
-  const nb::object library =
-      nb::hasattr(like, "__array_namespace__")
-          ? nb::object(like.attr("__array_namespace__")())
-          : nb::object(nb::module_::import_(
-                name_of_type(like).substr(0, name_of_type(like).find('.')).c_str()));
-  return library.attr("from_dlpack")(
+  return library_of(like).attr("from_dlpack")(
       wrap<nb::ndarray<nb::array_api>>(view, owner, to_dlpack(view.dtype())));
 }
 

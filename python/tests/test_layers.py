@@ -401,6 +401,8 @@ REFUSED = {
                          lambda m, x: attend.MultiHeadAttention.load(3)),
     "model of a number": (TypeError, "LanguageModel.load: path takes a str.*found int",
                           lambda m, x: attend.LanguageModel.load(3)),
+    "model on a GPU": (NotImplementedError, "LanguageModel: it computes on the CPU alone, to.. found cuda:1",
+                       lambda m, x: attend.LanguageModel(vocabulary=5, length=8).to("cuda:1")),
     "states of a number": (TypeError, "merge_partial: states takes a list of arrays, found int",
                            lambda m, x: attend.merge_partial(5)),
     "states of None": (TypeError, "finish_partial: states takes a list of arrays, found NoneType",

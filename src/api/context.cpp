@@ -265,10 +265,12 @@ Lease::Lease(const Where& where, std::size_t bytes, Device device)
     return;
   }
   queue_ = &queue_for("workspace", device, where.queue());
-  data_ = static_cast<std::byte*>(queue_->take(bytes));
+  Status why;
+  data_ = static_cast<std::byte*>(queue_->take(bytes, why));
   bytes_ = bytes;
-  if (data_ == nullptr)
+  if (why.kind == Status::Kind::out_of_memory)
     throw OutOfMemory(text("workspace: ", device, " has no memory for ", bytes, " bytes"));
+  check_launched("workspace", device, why);
 }
 void Lease::release() noexcept {
   if (queue_ != nullptr) queue_->give(data_, bytes_);

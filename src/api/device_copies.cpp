@@ -22,9 +22,9 @@ void DeviceCopies::check(const Status& status) const { check_launched(function_,
 void* DeviceCopies::copy_of(void* host, std::size_t bytes, Direction direction) {
   if (!needed() || bytes == 0) return host;
   copies_.reserve(copies_.size() + 1);  // what is taken from the queue is never lost
-  void* const device = queue_->take(bytes);
-  if (device == nullptr)
-    check({Status::Kind::out_of_memory, "none is left for what it brings to the host"});
+  Status why;
+  void* const device = queue_->take(bytes, why);
+  check(why);
   copies_.push_back({host, device, bytes, direction});
   if (direction == Direction::to_device) check(queue_->copy(device, host, bytes));
   return device;

@@ -226,10 +226,16 @@ Tensor Tensor::uninitialized(const Shape& shape, DType type, Device device, cons
   check_enums(type, device);
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
-  const DeviceBlock block = take_device_memory(bytes, queue_for("tensor", device, where.queue()));
-  if (block.owner == nullptr)
+  if (where.queue() == nullptr)
+    throw InvalidArgument(
+        text("tensor: memory of ", device, " comes from a queue of it, which must be given"));
+  Status why;
+  const DeviceBlock block =
+      take_device_memory(bytes, queue_for("tensor", device, where.queue()), why);
+  if (why.kind == Status::Kind::out_of_memory)
     throw OutOfMemory(
         text("tensor: ", device, " has no memory for the ", bytes, " bytes of ", shape, " ", type));
+  check_launched("tensor", device, why);
   Tensor tensor;
   tensor.memory_.reset(block.owner);
   tensor.view_ = TensorView(block.data, type, shape, device);
@@ -266,17 +272,19 @@ Tensor Tensor::copy_of(const ConstTensorView& view) {
   return tensor;
 }
 
-// From the device and back by its queue, which waits; from place to place there, in its order.
+// By the device's queue, which waits. What is not contiguous is made so first, where it is.
 Tensor Tensor::copy_of(const ConstTensorView& view, Device device, const Where& where) {
   if (!view) return {};
   if (view.data() == nullptr && view.count() > 0)
     throw InvalidArgument(text("copy_of: the tensor ", view.shape(), " has no address"));
-  if (view.device() == device) return copied(view, where);
-  if (view.device() != Device{} && device != Device{})
-    return copy_of(copy_of(view, Device{}, where), device, where);
+  const Device from = view.device();
+  if (from == device && (device == Device{} || !is_contiguous(view))) return copied(view, where);
+  if (from != Device{} && device != Device{} && from != device)
+    throw Unsupported(text("copy_of: from ", from, " to ", device,
+                           " a tensor goes by the host, in two copies with a queue of each"));
   const Tensor between = is_contiguous(view) ? Tensor() : copied(view, where);
   Tensor tensor = uninitialized(view.shape(), view.dtype(), device, where);
-  const Device there = device == Device{} ? view.device() : device;
+  const Device there = device == Device{} ? from : device;
   Queue& queue = queue_for("copy_of", there, where.queue());
   check_launched("copy_of", there,
                  queue.copy(tensor.view_.data(), between ? between.view_.data() : view.data(),

@@ -166,9 +166,10 @@ void give_memory(void* memory) noexcept {
   }
 }
 
-DeviceBlock take_device_memory(std::size_t bytes, Queue& queue) noexcept {
+DeviceBlock take_device_memory(std::size_t bytes, Queue& queue, Status& why) noexcept {
   void* const owner = take_memory(0);
-  void* const data = owner == nullptr ? nullptr : queue.take(bytes);
+  if (owner == nullptr) why = {Status::Kind::out_of_memory, "the host has none"};
+  void* const data = owner == nullptr ? nullptr : queue.take(bytes, why);
   if (data == nullptr) {
     if (owner != nullptr) give_memory(owner);
     return {};
@@ -241,11 +242,7 @@ DType copied_as(const ConstTensorView& view) {
 // On a device the last two dimensions are a launch.
 void copy_elements(const ConstTensorView& from, const TensorView& to, const Where& where) {
   if (from.count() == 0) return;
-  if (from.device() == Device{}) {
-    if (is_contiguous(to)) return copy_elements(from, static_cast<std::byte*>(to.data()));
-    const Tensor between = copied(from, where);
-    return copy_elements(static_cast<const std::byte*>(between.view().data()), to);
-  }
+  if (from.device() == Device{}) return copy_elements(from, static_cast<std::byte*>(to.data()));
   const AddProblem problem{.device = from.device(), .type = copied_as(from)};
   const Kernel<Add>& row = ContextState::of(where).row_for<Add>(problem);
   const std::int64_t size = size_of(from.dtype());

@@ -1,6 +1,8 @@
 // The memory of tensors: of the C++ runtime, or of a Context's pool.
 #pragma once
 
+#include "core/queue.h"
+
 #include <attend/context.h>
 
 #include <cstddef>
@@ -24,11 +26,11 @@ void give_memory(void* memory) noexcept;
 bool give_up_kept_memory(TensorPool& pool) noexcept;
 
 // Memory of a device, and what owns it on the host: give_memory() of that gives it back to its
-// queue. Null: there is none.
+// queue. Null, and why: there is none.
 struct DeviceBlock {
   void *owner = nullptr, *data = nullptr;
 };
-DeviceBlock take_device_memory(std::size_t bytes, Queue& queue) noexcept;
+DeviceBlock take_device_memory(std::size_t bytes, Queue& queue, Status& why) noexcept;
 Queue* queue_of(void* owner) noexcept;
 
 // Whether the elements lie one behind the other, in order. Strides of single indices do not matter.
@@ -45,8 +47,8 @@ inline bool is_contiguous(const ConstTensorView& view) {
 void copy_elements(const ConstTensorView& from, std::byte* to);
 void copy_elements(const std::byte* from, const TensorView& to);
 
-// From one view to another of the same shape and type, both on one device: of a device in the
-// queue's order, and nobody waits.
+// From one view to another of the same shape and type, both on one device. On the host `to` is
+// contiguous; on a device it may have any strides, and nobody waits.
 void copy_elements(const ConstTensorView& from, const TensorView& to, const Where& where);
 
 // A copy in memory of the Context; of a device, in that of the queue.

@@ -29,8 +29,9 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   // Memory of the device, in the order of the queue: work that is put in after take() may use it,
   // and after give() it belongs to the queue again when all work put in so far is done. Nothing
-  // else may free it: the call that launched the work has returned by then. Null: there is none.
-  virtual void* take(std::size_t bytes) noexcept = 0;
+  // else may free it: the call that launched the work has returned by then. Null, and why: there
+  // is none, or earlier work has failed.
+  virtual void* take(std::size_t bytes, Status& why) noexcept = 0;
   virtual void give(void* memory, std::size_t bytes) noexcept = 0;
 
   // Copies bytes between memory of the host and of the device, in either direction, after all work

@@ -144,6 +144,7 @@ ATTEND_HOST_DEVICE inline std::int64_t place_of(const RowPlaces& p, std::int64_t
   const auto at = [](const Strided& list, std::int64_t b) {
     return load_integer(list, list.offset(b, 0, 0));
   };
+  if (p.starts && p.sequences < 1) return 0;  // no sequence has the row
   std::int64_t b = p.starts ? 0 : n / p.length, i = p.starts ? n : n % p.length;
   std::int64_t rows = p.length;
   if (p.starts) {

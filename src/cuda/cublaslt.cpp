@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 
 namespace attend::cuda {
 namespace {
@@ -34,26 +35,6 @@ int blas_type(DType type) noexcept {
     case DType::bf16: return kRealBf16;
     default: return kReal16;
   }
-}
-
-Blas loaded_blas() {
-  Blas b;
-  void* library = nullptr;
-  for (const char* name :
-       {"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13",
-        "/usr/local/cuda/lib64/libcublasLt.so.12"})
-    if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    b.missing = "finds no cuBLASLt (libcublasLt.so.13 or .12)";
-    return b;
-  }
-#define ATTEND_LOAD_BLAS(name, symbol, ...)                                   \
-  b.name = reinterpret_cast<Result (*)(__VA_ARGS__)>(dlsym(library, symbol)); \
-  if (b.name == nullptr && b.missing.empty())                                 \
-    b.missing = text("finds a cuBLASLt without ", symbol, ", too old for it");
-  ATTEND_BLAS_FUNCTIONS(ATTEND_LOAD_BLAS)
-#undef ATTEND_LOAD_BLAS
-  return b;
 }
 
 BlasCall::Strides nominal_strides(const BlasProduct& p, std::int64_t m) {
@@ -91,7 +72,7 @@ BlasChoice chosen_by_cublaslt(BlasHandle handle, const BlasProduct& p) {
   if (lt.find(handle, call.operation, call.b, call.a, call.c, call.c, preference, kWanted, list,
               &count) != 0)
     count = 0;
-  static_cast<void>(lt.end_preference(preference));
+  static_cast<void>(lt.destroy_preference(preference));
   for (int n = 0; n < count; ++n) {
     const BlasFound& found = list[n];
     std::uint32_t splits = 0;
@@ -125,9 +106,39 @@ BlasOfGpus& blas_of_gpus() {
 
 }  // namespace
 
-const Blas& blas() {
-  static const Blas library = loaded_blas();
-  return library;
+Blas load_blas(std::span<const char* const> names, const Gpu* gpu) {
+  Blas b;
+  b.missing = "finds no cuBLASLt (libcublasLt.so.13 or .12)";
+  for (const char* name : names) {
+    void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) continue;
+    b.missing.clear();
+#define ATTEND_LOAD_BLAS(name, symbol, ...)                                   \
+  b.name = reinterpret_cast<Result (*)(__VA_ARGS__)>(dlsym(library, symbol)); \
+  if (b.name == nullptr && b.missing.empty())                                 \
+    b.missing = text("finds a cuBLASLt without ", symbol, ", too old for it");
+    ATTEND_BLAS_FUNCTIONS(ATTEND_LOAD_BLAS)
+#undef ATTEND_LOAD_BLAS
+    if (!b.missing.empty()) continue;
+    std::optional<InContext> in;
+    if (gpu != nullptr) in.emplace(*gpu);
+    const Result failed = b.create(&b.tried);
+    if (failed == 0) {
+      b.tried_on = gpu != nullptr ? gpu->index() : -1;
+      break;
+    }
+    b.tried = nullptr;
+    b.missing = text("finds a cuBLASLt that gives no handle (status ", failed, ")");
+  }
+  return b;
+}
+
+const Blas& blas(const Gpu* gpu) {
+  static constexpr const char* kNames[] = {"libcublasLt.so.13", "libcublasLt.so.12",
+                                           "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                           "/usr/local/cuda/lib64/libcublasLt.so.12"};
+  static const Blas* const only = new Blas(load_blas(kNames, gpu));  // for ever, as the driver
+  return *only;
 }
 
 BlasCall::BlasCall(const BlasProduct& p, std::int64_t m, const Strides& strides,
@@ -166,8 +177,8 @@ BlasCall::BlasCall(const BlasProduct& p, std::int64_t m, const Strides& strides,
 BlasCall::~BlasCall() {
   const Blas& lt = blas();
   for (const BlasLayout layout : {a, b, c})
-    if (layout != nullptr) static_cast<void>(lt.end_layout(layout));
-  if (operation != nullptr) static_cast<void>(lt.end_operation(operation));
+    if (layout != nullptr) static_cast<void>(lt.destroy_layout(layout));
+  if (operation != nullptr) static_cast<void>(lt.destroy_operation(operation));
 }
 
 Status choose_algorithm(Gpu& gpu, const BlasProduct& product, BlasHandle& handle,
@@ -175,9 +186,10 @@ Status choose_algorithm(Gpu& gpu, const BlasProduct& product, BlasHandle& handle
   BlasOfGpus& all = blas_of_gpus();
   const std::lock_guard lock(all.mutex);
   BlasOfGpu& here = all.of[gpu.index()];
+  if (here.handle == nullptr && blas().tried_on == gpu.index()) here.handle = blas().tried;
   if (here.handle == nullptr && blas().create(&here.handle) != 0) {
     here.handle = nullptr;
-    return {Status::Kind::failed, "cuBLASLt cannot be used"};
+    return {Status::Kind::failed, "cuBLASLt gives no handle on it"};
   }
   handle = here.handle;
   if (const auto known = here.chosen.find(product); known != here.chosen.end()) {

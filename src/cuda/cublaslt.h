@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace attend::cuda {
@@ -32,17 +33,17 @@ struct BlasFound {  // cublasLtMatmulHeuristicResult_t
 // Functions of the library, by the names that it exports. 0: all is well.
 #define ATTEND_BLAS_FUNCTIONS(use)                                                                 \
   use(create, "cublasLtCreate", BlasHandle*)                                                       \
-      use(make_operation, "cublasLtMatmulDescCreate", BlasOperation*, int compute, int scale)      \
-          use(set_operation, "cublasLtMatmulDescSetAttribute", BlasOperation, int, const void*,    \
-              std::size_t) use(end_operation, "cublasLtMatmulDescDestroy", BlasOperation)          \
-              use(make_layout, "cublasLtMatrixLayoutCreate", BlasLayout*, int type,                \
-                  std::uint64_t rows, std::uint64_t columns,                                       \
-                  std::int64_t stride) use(end_layout, "cublasLtMatrixLayoutDestroy", BlasLayout)  \
-                  use(make_preference, "cublasLtMatmulPreferenceCreate", BlasPreference*) use(     \
-                      set_preference, "cublasLtMatmulPreferenceSetAttribute", BlasPreference, int, \
-                      const void*, std::size_t)                                                    \
-                      use(end_preference, "cublasLtMatmulPreferenceDestroy", BlasPreference) use(  \
-                          find, "cublasLtMatmulAlgoGetHeuristic", BlasHandle, BlasOperation,       \
+      use(make_operation, "cublasLtMatmulDescCreate", BlasOperation*, int compute, int scale) use( \
+          set_operation, "cublasLtMatmulDescSetAttribute", BlasOperation, int, const void*,        \
+          std::size_t) use(destroy_operation, "cublasLtMatmulDescDestroy", BlasOperation)          \
+          use(make_layout, "cublasLtMatrixLayoutCreate", BlasLayout*, int type,                    \
+              std::uint64_t rows, std::uint64_t columns,                                           \
+              std::int64_t stride) use(destroy_layout, "cublasLtMatrixLayoutDestroy", BlasLayout)  \
+              use(make_preference, "cublasLtMatmulPreferenceCreate", BlasPreference*) use(         \
+                  set_preference, "cublasLtMatmulPreferenceSetAttribute", BlasPreference, int,     \
+                  const void*, std::size_t)                                                        \
+                  use(destroy_preference, "cublasLtMatmulPreferenceDestroy", BlasPreference)       \
+                      use(find, "cublasLtMatmulAlgoGetHeuristic", BlasHandle, BlasOperation,       \
                           BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d, BlasPreference,  \
                           int wanted, BlasFound* list, int* found)                                 \
                           use(check, "cublasLtMatmulAlgoCheck", BlasHandle, BlasOperation,         \
@@ -60,9 +61,16 @@ struct Blas {
 #define ATTEND_BLAS_MEMBER(name, symbol, ...) Result (*name)(__VA_ARGS__) = nullptr;
   ATTEND_BLAS_FUNCTIONS(ATTEND_BLAS_MEMBER)
 #undef ATTEND_BLAS_MEMBER
-  std::string missing;  // why there is none; empty: it can be called
+  std::string missing;         // why there is none; empty: it can be called
+  BlasHandle tried = nullptr;  // the handle that it gave to see whether it can be, and on which GPU
+  int tried_on = -1;
 };
-const Blas& blas();
+// The first of the libraries of these names that has all functions and gives a handle on the GPU
+// (null: whatever is current).
+Blas load_blas(std::span<const char* const> names, const Gpu* gpu);
+// The library of this process. Who asks first says on which GPU it is tried: the row, which
+// declines where it cannot be used.
+const Blas& blas(const Gpu* gpu = nullptr);
 
 // What the algorithm of a product depends on, and nothing else does: not the number of its rows,
 // so that no bit of a row depends on the others.

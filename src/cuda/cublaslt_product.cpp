@@ -8,6 +8,10 @@
 #include "cuda/rows.h"
 
 #include <algorithm>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
 
 namespace attend {
 namespace cuda {
@@ -57,6 +61,21 @@ Status prepare_matrix(const ConstMatrix& x, std::int64_t rows, std::int64_t colu
                    rows, queue);
 }
 
+// A Status has no memory of its own: its words are kept for ever, each once.
+Status product_not_taken(const BlasProduct& of, std::int64_t m, Result result) noexcept try {
+  constexpr std::size_t kMostKept = 1000;
+  static auto* const kept = new std::set<std::string>;
+  static std::mutex mutex;
+  const std::string words = text("cuBLASLt did not take a product of ", of.type, ", m ", m, ", n ",
+                                 of.n, ", k ", of.k, " (status ", result, ")");
+  const std::lock_guard lock(mutex);
+  if (kept->size() < kMostKept || kept->contains(words))
+    return {Status::Kind::failed, kept->insert(words).first->c_str()};
+  return {Status::Kind::failed, "cuBLASLt did not take a product"};
+} catch (const std::bad_alloc&) {
+  return {Status::Kind::failed, "cuBLASLt did not take a product"};
+}
+
 Status multiply_by_cublaslt(const BlasProduct& of, const BlasChoice& choice, BlasHandle handle,
                             std::int64_t m, const void* a, const void* b,
                             const BlasCall::Strides& strides, const void* bias, void* c,
@@ -67,11 +86,12 @@ Status multiply_by_cublaslt(const BlasProduct& of, const BlasChoice& choice, Bla
   const bool wide = of.type == DType::f64;
   const void* const one = wide ? static_cast<const void*>(&kOneWide) : &kOne;
   const void* const zero = wide ? static_cast<const void*>(&kZeroWide) : &kZero;
-  if (call.status != 0 ||
-      blas().multiply(handle, call.operation, one, b, call.b, a, call.a, zero, c, call.c, c, call.c,
-                      &choice.algorithm, workspace, choice.workspace, stream) != 0)
-    return {Status::Kind::failed, "cuBLASLt did not take a product"};
-  return {};
+  const Result result =
+      call.status != 0
+          ? call.status
+          : blas().multiply(handle, call.operation, one, b, call.b, a, call.a, zero, c, call.c, c,
+                            call.c, &choice.algorithm, workspace, choice.workspace, stream);
+  return result == 0 ? Status() : product_not_taken(of, m, result);
 }
 
 Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queue& into) noexcept {
@@ -135,7 +155,7 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
 
 std::string declines_cublaslt(const ProductProblem& p, const Machine& machine) {
   if (std::string reason = portable_declines(p, machine); !reason.empty()) return reason;
-  return blas().missing;
+  return blas(Gpu::find(p.device.index)).missing;
 }
 
 }  // namespace

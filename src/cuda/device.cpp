@@ -114,11 +114,11 @@ unsigned* Gpu::counter_of(Stream stream) noexcept try {
   return nullptr;
 }
 
-void* StreamQueue::take(std::size_t bytes) noexcept {
+void* StreamQueue::take(std::size_t bytes, Status& why) noexcept {
   const InContext in(gpu_);
   Address memory = 0;
-  const Result failed = driver().allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream_);
-  return failed != 0 ? nullptr : reinterpret_cast<void*>(memory);
+  why = status_of(driver().allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream_));
+  return why ? reinterpret_cast<void*>(memory) : nullptr;
 }
 
 void StreamQueue::give(void* memory, std::size_t) noexcept {

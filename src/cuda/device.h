@@ -74,7 +74,7 @@ class StreamQueue final : public Queue {
   StreamQueue(Gpu& gpu, Stream stream) noexcept : gpu_(gpu), stream_(stream) {}
 
   Device device() const noexcept override { return {Device::Kind::cuda, gpu_.index()}; }
-  void* take(std::size_t bytes) noexcept override;
+  void* take(std::size_t bytes, Status& why) noexcept override;
   void give(void* memory, std::size_t bytes) noexcept override;
   Status copy(void* to, const void* from, std::size_t bytes) noexcept override;
 

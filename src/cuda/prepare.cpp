@@ -23,21 +23,19 @@ Loans::~Loans() {
 }
 
 void* Loans::take_bytes(std::int64_t count, std::size_t size) noexcept {
+  constexpr Status kNoneLeft{Status::Kind::out_of_memory,
+                             "the device has none left for a workspace"};
+  Status why = kNoneLeft;
   std::size_t bytes = 0;
   if (count_ < loans_.size() &&
       !__builtin_mul_overflow(static_cast<std::size_t>(count), size, &bytes)) {
-    if (void* const memory = queue_.take(bytes); memory != nullptr) {
+    if (void* const memory = queue_.take(bytes, why); memory != nullptr) {
       loans_[count_++] = {memory, bytes};
       return memory;
     }
   }
-  failed_ = true;
+  status_ = why.kind == Status::Kind::out_of_memory ? kNoneLeft : why;
   return nullptr;
-}
-
-Status Loans::status() const noexcept {
-  if (!failed_) return {};
-  return {Status::Kind::out_of_memory, "the device has none left for a workspace"};
 }
 
 StreamQueue* stream_queue(Queue& queue, Status& status) noexcept {

@@ -24,8 +24,8 @@ class Loans {
   T* take(std::int64_t count) noexcept {
     return static_cast<T*>(take_bytes(count, sizeof(T)));
   }
-  bool failed() const noexcept { return failed_; }
-  Status status() const noexcept;
+  bool failed() const noexcept { return !status_; }
+  Status status() const noexcept { return status_; }
 
  private:
   void* take_bytes(std::int64_t count, std::size_t size) noexcept;
@@ -37,7 +37,7 @@ class Loans {
   };
   std::array<Loan, 24> loans_{};
   std::size_t count_ = 0;
-  bool failed_ = false;
+  Status status_;
 };
 
 // The queue of attend::cuda::make_queue(), or null and a status.

@@ -56,8 +56,8 @@ void check_queue(const char* layer, Device device, const Where& where) {
 
 void check_on_host(const char* layer, const char* function, Device device) {
   if (device != Device{})
-    throw Unsupported(text(layer, ": ", function, " is done on the host alone, the layer is on ",
-                           device, "; make a copy there with to()"));
+    throw Unsupported(text(layer, ": ", function, " takes host memory alone, found ", device,
+                           "; make a copy in it: to() of a layer, Tensor::copy_of()"));
 }
 
 void check_readable(const char* layer, const char* name, const ConstTensorView& x, Device device) {

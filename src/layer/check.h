@@ -52,7 +52,7 @@ void check_output(const char* layer, const char* name, const ConstTensorView& y,
 // A layer on a device needs a queue of it.
 void check_queue(const char* layer, Device device, const Where& where);
 
-// What only the host does: `function` of a layer that is there.
+// What only the host does: `function` of a layer or tensor that is there.
 void check_on_host(const char* layer, const char* function, Device device);
 
 // What is written shares no memory with another argument, if that is given.

@@ -8,6 +8,7 @@
 #include "layer/numbers.h"
 
 #include <cmath>
+#include <utility>
 
 namespace attend {
 namespace {
@@ -48,6 +49,9 @@ double norm_of(const std::vector<NamedTensor>& gradients) {
 
 void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more) {
   reporting("accumulate", [&] {
+    for (const std::vector<NamedTensor>* list : {&std::as_const(sum), &more})
+      for (const auto& [name, tensor] : *list)
+        check_in_host_memory("accumulate: ", "the gradient of ", name, tensor.device());
     if (sum.empty()) {
       std::vector<NamedTensor> copy;
       copy.reserve(more.size());

@@ -10,11 +10,19 @@
 namespace attend {
 namespace {
 
-// Whether a row may be hidden: nearly all calls can be told by this.
-bool may_hide(const AttentionOptions& o, std::int64_t queries, std::int64_t keys) {
-  return o.mask || o.bias || o.blocks.visible || o.key_lengths || o.cu_seqlens_q ||
-         o.query_offset.all() || o.query_offset.each() || o.window.left != kUnlimited ||
-         o.window.right != kUnlimited || (o.causal && queries != keys) || queries == 0 || keys == 0;
+// What may hide a row from all others, if anything does; else null. Nearly all calls can be told by
+// this.
+const char* hiding_option(const AttentionOptions& o, std::int64_t queries, std::int64_t keys) {
+  if (queries == 0 && keys == 0) return nullptr;  // there are no rows
+  if (o.mask) return "mask";
+  if (o.bias) return "bias";
+  if (o.blocks.visible) return "blocks";
+  if (o.key_lengths) return "key_lengths";
+  if (o.cu_seqlens_q) return "cu_seqlens";
+  if (o.query_offset.all() || o.query_offset.each()) return "query_offset";
+  if (o.window.left != kUnlimited || o.window.right != kUnlimited) return "window";
+  if (o.causal && queries != keys) return "causal";
+  return queries == 0 || keys == 0 ? "call" : nullptr;
 }
 
 // All of the exponent's bits: NaN or infinity.
@@ -57,19 +65,19 @@ void clear_rows(const TensorView& x, const Where& where, const Hidden& hidden) {
 
 }  // namespace
 
-void check_rows_can_be_cleared(Device device, const AttentionOptions& options, std::int64_t queries,
-                               std::int64_t keys) {
-  if (device != Device{} && may_hide(options, queries, keys))
-    throw Unsupported(text("multi_head_attention: forward_train on ", device,
-                           " takes no options that may hide a row from all others (mask, bias, "
-                           "blocks, window, key_lengths, cu_seqlens, query_offset, or causal with ",
-                           queries, " queries of ", keys, " keys); forward() does"));
+void check_hides_no_rows(Device device, const AttentionOptions& options, std::int64_t queries,
+                         std::int64_t keys) {
+  if (device == Device{}) return;
+  if (const char* const found = hiding_option(options, queries, keys); found != nullptr)
+    throw Unsupported(text("multi_head_attention: forward_train on ", device, " takes no ", found,
+                           " with ", queries, " queries of ", keys,
+                           " keys, as it may hide a row from all others; forward() does"));
 }
 
 void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const ConstTensorView& k,
                        const ConstTensorView& v, const AttentionOptions& options,
                        const Where& where) {
-  if (!may_hide(options, q.size(2), k.size(2))) return;
+  if (hiding_option(options, q.size(2), k.size(2)) == nullptr) return;
   const Visibility visibility(q, k, v, options);
   const auto as_query = [&](std::int64_t b, std::int64_t row) {
     return !visibility.query_sees_a_key(b, row);

@@ -15,8 +15,8 @@ struct KeptInputs {
 };
 
 // On a device rows are not cleared yet: throws where one might have to be.
-void check_rows_can_be_cleared(Device device, const AttentionOptions& options, std::int64_t queries,
-                               std::int64_t keys);
+void check_hides_no_rows(Device device, const AttentionOptions& options, std::int64_t queries,
+                         std::int64_t keys);
 
 void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const ConstTensorView& k,
                        const ConstTensorView& v, const AttentionOptions& options,

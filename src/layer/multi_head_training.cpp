@@ -47,12 +47,14 @@ MultiHeadAttention::Saved attention_train(const MultiHeadAttention& layer,
                                           const Where& where) {
   const MultiHeadAttentionOptions& o = layer.options();
   const bool self = !key;
-  check_rows_can_be_cleared(layer.device(), options, query.size(query.rank() - 2),
-                            (self ? query : key).size(query.rank() - 2));
+  const AttentionCall call{query, self ? query : key, self ? query : value, options};
+  call.check(layer);
+  check_hides_no_rows(layer.device(), options, query.size(query.rank() - 2),
+                      call.key.size(query.rank() - 2));
   for_each_tensor(options, [&](const char* name, const ConstTensorView& tensor) {
     if (tensor) check_readable("multi_head_attention", name, tensor, layer.device());
   });
-  ProjectedCall p(layer, {query, self ? query : key, self ? query : value, options}, where);
+  ProjectedCall p(layer, call, where);
   const ConstTensorView q = by_heads(p.q.view(), o.heads);
   MultiHeadAttention::Saved saved{
       .query = copied(query, where),

@@ -29,6 +29,13 @@ std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
   return forms;
 }
 
+void check_in_host_memory(std::string_view where, std::string_view what, std::string_view name,
+                          Device device) {
+  if (device != Device{})
+    throw InvalidArgument(
+        text(where, what, in_quotes(name), " is on ", device, ", not in host memory"));
+}
+
 std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form>& forms,
                                   std::vector<NamedTensor> tensors) {
   const std::string there = names_of(tensors);
@@ -40,6 +47,7 @@ std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form
       throw InvalidArgument(
           text(where, "there is no tensor ", in_quotes(form.name), "; there are ", there));
     const Tensor& tensor = found->tensor;
+    check_in_host_memory(where, "tensor ", form.name, tensor.device());
     if (tensor.dtype() != form.type || tensor.shape() != form.shape)
       throw InvalidArgument(text(where, "tensor ", in_quotes(form.name), " is ", tensor.shape(),
                                  " of ", tensor.dtype(), "; it must be ", form.shape, " of ",
@@ -64,9 +72,7 @@ void check_gradients(std::string_view where, std::string_view what, const std::v
                                  n, " is ", in_quotes(forms[n].name)));
     if (!gradient)
       throw InvalidArgument(text(where, "the gradient of ", in_quotes(name), " is missing"));
-    if (gradient.device() != Device{})
-      throw InvalidArgument(text(where, "the gradient of ", in_quotes(name), " is on ",
-                                 gradient.device(), ", not in host memory"));
+    check_in_host_memory(where, "the gradient of ", name, gradient.device());
     if (gradient.shape() != forms[n].shape)
       throw InvalidArgument(text(where, "the gradient of ", in_quotes(name), " is ",
                                  gradient.shape(), ", the ", what, " ", forms[n].shape));
@@ -83,9 +89,7 @@ std::vector<Form> checked_forms(std::string_view where, const std::vector<Parame
     if (!value) throw InvalidArgument(text(where, "parameter ", in_quotes(name), " is missing"));
     if (!names.insert(name).second)
       throw InvalidArgument(text(where, "two parameters are named ", in_quotes(name)));
-    if (value.device().kind != Device::Kind::cpu)
-      throw InvalidArgument(text(where, "parameter ", in_quotes(name), " is on ", value.device(),
-                                 ", not in host memory"));
+    check_in_host_memory(where, "parameter ", name, value.device());
     if (value.data() == nullptr && value.count() > 0)
       throw InvalidArgument(text(where, "parameter ", in_quotes(name), " has no address"));
     if (!is_floating_point(value.dtype()))

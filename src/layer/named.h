@@ -19,8 +19,12 @@ struct Form {
 
 std::vector<Form> forms_of(const std::vector<NamedTensor>& list);
 
-// Puts the tensors into the order of the forms. What is missing, left over, or of another type or
-// shape is refused: "<where>there is no tensor ...".
+// What is computed by the host takes no tensors of a device: "<where><what>'name' is on cuda:0".
+void check_in_host_memory(std::string_view where, std::string_view what, std::string_view name,
+                          Device device);
+
+// Puts the tensors into the order of the forms. What is missing, left over, on a device, or of
+// another type or shape is refused: "<where>there is no tensor ...".
 std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form>& forms,
                                   std::vector<NamedTensor> tensors);
 

@@ -4,7 +4,6 @@
 
 #include "api/context.h"
 #include "core/strided.h"
-#include "core/text.h"
 
 namespace attend {
 
@@ -24,11 +23,10 @@ class Conversion {
   const Kernel<Convert>* row_;
 };
 
-// A copy in another type, each number rounded once; the tensor itself if it has that type.
+// A copy in another type, each number rounded once; the tensor itself if it has that type. In host
+// memory.
 inline Tensor in_type(const Tensor& tensor, DType type) {
   if (!tensor || tensor.dtype() == type) return tensor;
-  if (tensor.device() != Device{})
-    throw Unsupported(text("convert: the tensor is on ", tensor.device(), ", not in host memory"));
   Tensor other = Tensor::uninitialized(tensor.shape(), type);
   const Conversion convert(tensor.dtype(), type, default_context());
   convert(tensor.view().data(), tensor.count(), other.view().data());

@@ -117,6 +117,7 @@ void load_parameters(const TensorFile& file, const std::vector<Parameter>& param
       check_readable("load_parameters", in_quotes(p.name).c_str(), p.value);
       if (p.value.dtype() != DType::i8) check_type("load_parameters", p.value.dtype());
       found.push_back(find(p));
+      check_readable("load_parameters", in_quotes(full_name(p)).c_str(), *found.back());
       check_fits(where, full_name(p), *found.back(), p.value);
     }
     for (std::size_t n = 0; n < found.size(); ++n)  // nothing below can fail

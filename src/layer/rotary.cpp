@@ -4,6 +4,7 @@
 #include "layer/scratch.h"
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 namespace attend {
@@ -24,6 +25,17 @@ RowPlaces places_in(const ConstTensorView& x, const ConstTensorView& cu_seqlens)
   places.sequences = cu_seqlens.size(0) - 1;
   places.starts = list_of(cu_seqlens);
   return places;
+}
+
+// Each sequence's rows count on from its first.
+void list_places(const RowPlaces& places, std::int64_t rows, std::int64_t* to) {
+  const auto start = [&](std::int64_t b) {
+    return places.starts ? load_integer(places.starts, places.starts.offset(b, 0, 0))
+                         : b * places.length;
+  };
+  for (std::int64_t b = 0, n = 0; n < rows; n = start(++b))
+    if (const std::int64_t end = start(b + 1); n < end)
+      std::iota(to + n, to + end, place_of(places, n));
 }
 
 const ConstTensorView& packed_keys(const AttentionOptions& options) {
@@ -65,7 +77,7 @@ void rotate(const Rotary& rotary, const RowPlaces& places, const TensorView& x, 
   const bool there = x.device() != Device{};
   const Scratch scratch(where, {{{there ? 0 : rows}, DType::i64}});
   auto* const positions = static_cast<std::int64_t*>(scratch.tensors[0].data());
-  for (std::int64_t n = 0; n < rows && !there; ++n) positions[n] = place_of(places, n);
+  if (!there) list_places(places, rows, positions);
   std::vector<double> frequency(static_cast<std::size_t>(pairs));
   for (std::int64_t c = 0; c < pairs; ++c)
     frequency[static_cast<std::size_t>(c)] =

@@ -20,6 +20,12 @@ void launch(FakeQueue* queue) {
       .execute("attention", fake_plan(request.problem), request.call, queue);
 }
 
+// What it was given to do fails.
+void fail(FakeQueue& queue) {
+  queue.put([] { return Status{Status::Kind::failed, "an illegal address"}; });
+  static_cast<void>(queue.wait());
+}
+
 }  // namespace
 
 std::vector<ErrorCase> launch_errors() {
@@ -43,8 +49,7 @@ std::vector<ErrorCase> launch_errors() {
       {"failure_of_an_earlier_call",
        [] {
          FakeQueue queue;
-         queue.put([] { return Status{Status::Kind::failed, "an illegal address"}; });
-         static_cast<void>(queue.wait());
+         fail(queue);
          launch(&queue);
        },
        "attention: cuda:0 failed: an illegal address (perhaps in an earlier call)", "DeviceError"},
@@ -62,6 +67,25 @@ std::vector<ErrorCase> launch_errors() {
          Tensor::uninitialized({2, 3}, DType::f32, kFakeDevice, queue);
        },
        "tensor: cuda:0 has no memory for the 24 bytes of [2, 3] f32", "OutOfMemory"},
+      {"tensor_after_a_failure",
+       [] {
+         FakeQueue queue;
+         fail(queue);
+         Tensor::uninitialized({2, 3}, DType::f32, kFakeDevice, queue);
+       },
+       "tensor: cuda:0 failed: an illegal address (perhaps in an earlier call)", "DeviceError"},
+      {"workspace_after_a_failure",
+       [] {
+         FakeQueue queue;
+         fail(queue);
+         const Lease lease(Where(queue), 64, kFakeDevice);
+       },
+       "workspace: cuda:0 failed: an illegal address (perhaps in an earlier call)", "DeviceError"},
+      {"tensor_of_a_device_without_a_queue",
+       [] {
+         Tensor::uninitialized({2, 3}, DType::f32, kFakeDevice, default_context());
+       },
+       "tensor: memory of cuda:0 comes from a queue of it, which must be given"},
       {"no_memory_for_a_workspace",
        [] {
          FakeQueue queue;
@@ -79,9 +103,18 @@ std::vector<ErrorCase> launch_errors() {
        [] {
          FakeQueue queue;
          const Tensor bytes = Tensor::copy_of(Tensor({2, 3}, DType::u8), kFakeDevice, queue);
-         Tensor::copy_of(bytes, kFakeDevice, queue);
+         Tensor::copy_of(bytes.view().permute({1, 0}), kFakeDevice, queue);
        },
-       "copy: [2, 3] of u8 on cuda:0 is not copied there", "Unsupported"},
+       "copy: [3, 2] of u8 on cuda:0 is not copied there", "Unsupported"},
+      {"copy_from_one_device_to_another",
+       [] {
+         FakeQueue queue;
+         const Tensor there = Tensor::copy_of(Tensor({2, 3}), kFakeDevice, queue);
+         Tensor::copy_of(there, {Device::Kind::cuda, 1}, queue);
+       },
+       "copy_of: from cuda:0 to cuda:1 a tensor goes by the host, in two copies with a queue of "
+       "each",
+       "Unsupported"},
       {"gpu_that_is_not_there", [] { cuda::make_queue(99); },
        "make_queue: this process " + cuda::why_unavailable(99), "Unsupported"},
       {"waiting_for_another_kind_of_queue",

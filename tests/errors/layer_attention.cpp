@@ -426,6 +426,9 @@ std::vector<LayerMistake> block_mistakes() {
          decoder.forward_train(of({3, 6}), ConstTensorView(nullptr, DType::f32, {3, 6}));
        },
        start + "memory [3, 6] has no address"},
+      {"block_training_without_rows", [] { plain.forward_train(of({6})); },
+       "InvalidArgument: multi_head_attention: query is [6]; it must be [batch, length, model_dim] "
+       "or [length, model_dim] with model_dim 6"},
       {"block_backward_of_nothing",
        [] {
          plain.backward(of({3, 6}), {});

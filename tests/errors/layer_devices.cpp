@@ -35,7 +35,9 @@ std::vector<LayerMistake> device_mistakes() {
   const AttentionBlock block({.attention = {.model_dim = 4}});
   const std::string start = "Unsupported: multi_head_attention: ";
   const std::string alone =
-      " is done on the host alone, the layer is on cuda:0; make a copy there with to()";
+      " takes host memory alone, found cuda:0; make a copy in it: to() of a layer, "
+      "Tensor::copy_of()";
+  const std::string hides = ", as it may hide a row from all others; forward() does";
   return {
       {"x_of_the_host",
        there(linear,
@@ -86,10 +88,24 @@ std::vector<LayerMistake> device_mistakes() {
       {"training_that_may_hide_rows_there",
        there(layer, [](const auto& l, const Tensor& x,
                        const Where& where) { l.forward_train(x, {.window = {.left = 0}}, where); }),
-       start +
-           "forward_train on cuda:0 takes no options that may hide a row from all others (mask, "
-           "bias, blocks, window, key_lengths, cu_seqlens, query_offset, or causal with 2 "
-           "queries of 2 keys); forward() does"},
+       start + "forward_train on cuda:0 takes no window with 2 queries of 2 keys" + hides},
+      {"training_with_an_offset_there",
+       there(layer, [](const auto& l, const Tensor& x,
+                       const Where& where) { l.forward_train(x, {.query_offset = 1}, where); }),
+       start + "forward_train on cuda:0 takes no query_offset with 2 queries of 2 keys" + hides},
+      {"training_over_more_keys_there",
+       there(layer,
+             [](const auto& l, const Tensor& x, const Where& where) {
+               const ConstTensorView one = x.view().slice(0, 0, 1);
+               l.forward_train(one, x, x, {.causal = true}, where);
+             }),
+       start + "forward_train on cuda:0 takes no causal with 1 queries of 2 keys" + hides},
+      {"training_without_queries_there",
+       there(layer,
+             [](const auto& l, const Tensor& x, const Where& where) {
+               l.forward_train(x.view().slice(0, 0, 0), x, x, {}, where);
+             }),
+       start + "forward_train on cuda:0 takes no call with 0 queries of 2 keys" + hides},
       {"saved_of_another_place",
        there(layer,
              [=](const auto& l, const Tensor& x, const Where& where) {
@@ -109,9 +125,42 @@ std::vector<LayerMistake> device_mistakes() {
        [] {
          FakeQueue queue;
          std::vector<NamedTensor> sum;
-         accumulate(sum, gradient_there(queue, DType::bf16));
+         accumulate(sum, gradient_there(queue, DType::f32));
        },
-       "Unsupported: convert: the tensor is on cuda:0, not in host memory"},
+       "InvalidArgument: accumulate: the gradient of 'w' is on cuda:0, not in host memory"},
+      {"sum_there",
+       [] {
+         FakeQueue queue;
+         std::vector<NamedTensor> sum = gradient_there(queue, DType::bf16), more;
+         more.push_back({"w", Tensor({2})});
+         accumulate(sum, more);
+       },
+       "InvalidArgument: accumulate: the gradient of 'w' is on cuda:0, not in host memory"},
+      {"state_of_an_optimizer_there",
+       [] {
+         FakeQueue queue;
+         Tensor value({2});
+         std::vector<NamedTensor> state = gradient_there(queue, DType::f32);
+         state[0].name = "momentum.w";
+         SGD({.momentum = 0.5}).restore(1, std::move(state), {{"w", value}});
+       },
+       "InvalidArgument: sgd: tensor 'momentum.w' is on cuda:0, not in host memory"},
+      {"parameter_of_an_optimizer_there",
+       [] {
+         FakeQueue queue;
+         std::vector<NamedTensor> list = gradient_there(queue, DType::f32);
+         SGD().restore(1, {}, {{"w", list[0].tensor}});
+       },
+       "InvalidArgument: sgd: parameter 'w' is on cuda:0, not in host memory"},
+      {"file_of_tensors_there",
+       [] {
+         FakeQueue queue;
+         Tensor value({2});
+         TensorFile file;
+         file.tensors = gradient_there(queue, DType::f32);
+         load_parameters(file, {{"w", value}});
+       },
+       "InvalidArgument: load_parameters: 'w' is on cuda:0, not in host memory"},
   };
 }
 

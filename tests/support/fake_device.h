@@ -26,8 +26,9 @@ class FakeQueue : public Queue {
 
   Device device() const noexcept override { return own_device; }
 
-  void* take(std::size_t bytes) noexcept override {
-    if (exhausted) return nullptr;
+  void* take(std::size_t bytes, Status& why) noexcept override {
+    why = exhausted ? Status{Status::Kind::out_of_memory, "none is left"} : state();
+    if (!why) return nullptr;
     void* memory = nullptr;
     if (const auto found = free_.find(bytes); found != free_.end())
       memory = free_.extract(found).mapped();
@@ -98,9 +99,9 @@ const Kernel<Operation>& reference_row() {
 
 // What each of them begins with: memory of the queue, or why there is none.
 inline Status begin_launch(FakeQueue& queue, std::size_t bytes, std::byte*& memory) noexcept {
-  if (const Status before = queue.state(); !before) return before;
-  memory = static_cast<std::byte*>(queue.take(bytes));
-  if (memory == nullptr) return {Status::Kind::out_of_memory, "none is left"};
+  Status why;
+  memory = static_cast<std::byte*>(queue.take(bytes, why));
+  if (memory == nullptr) return why;
   if (!std::exchange(queue.refuses, false)) return {};
   queue.give(memory, bytes);
   return {Status::Kind::failed, "too much shared memory"};

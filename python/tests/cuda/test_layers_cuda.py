@@ -51,16 +51,46 @@ def test_gradients_are_nearly_those_of_the_cpu(name):
 
 
 def test_work_goes_into_the_current_stream_and_results_outlive_it():
+    """The numbers of x come late, in a stream of its own; any other stream would read it before."""
     gpu = attend.FeedForward(64).to("cuda")
-    x = draw(500, 64).cuda()
-    expected = gpu(x)
+    x, truth = torch.zeros(500, 64, device="cuda"), draw(500, 64).cuda()
+    expected = gpu(truth)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        x.copy_(truth)
         found = [gpu(x) for _ in range(20)]
     stream.synchronize()
     del stream
     assert all(torch.equal(f, expected) for f in found)
+
+
+def test_copies_are_made_in_the_current_stream():
+    """As above, of a weight."""
+    gpu, truth = attend.Linear(64, 64).to("cuda"), draw(64, 64).cuda()
+    weight = gpu.parameters()["weight"]
+    torch.cuda.synchronize()
+    for place in ("cpu", "cuda"):
+        weight.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(200_000_000)
+            weight.copy_(truth)
+            copy = gpu.to(place)
+        torch.cuda.synchronize()
+        assert torch.equal(torch.as_tensor(copy.parameters()["weight"]).cuda(), truth)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_cuda_is_the_current_gpu_and_a_layer_goes_from_one_to_another():
+    layer = attend.Linear(4, 4)
+    with torch.cuda.device(1):
+        second = layer.to("cuda")
+    assert second.device == "cuda:1"
+    first = second.to("cuda:0")
+    assert first.device == "cuda:0"
+    assert np.array_equal(first.to("cpu").parameters()["weight"], layer.parameters()["weight"])
 
 
 def test_types_options_and_what_else_is_asked_for():
@@ -75,6 +105,14 @@ def test_types_options_and_what_else_is_asked_for():
     assert torch.allclose(lse.cpu(), wanted_lse, atol=0.05)
 
 
+def test_arrays_of_cupy():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    layer, x = attend.Linear(32, 24), draw(2, 32)
+    y = layer.to("cuda")(cupy.asarray(x.numpy()))
+    assert isinstance(y, cupy.ndarray)
+    np.testing.assert_allclose(cupy.asnumpy(y), layer(x.numpy()), atol=2e-5)
+
+
 def test_arrays_of_another_place_are_refused():
     layer = attend.Linear(4, 4)
     gpu = layer.to("cuda")
@@ -82,9 +120,9 @@ def test_arrays_of_another_place_are_refused():
         layer(draw(2, 4).cuda())
     with pytest.raises(ValueError, match="x is on cpu, the layer on cuda:0"):
         gpu(draw(2, 4))
-    with pytest.raises(NotImplementedError, match="quantize.. is done on the host alone"):
+    with pytest.raises(NotImplementedError, match="quantize.. takes host memory alone"):
         gpu.quantize()
-    with pytest.raises(NotImplementedError, match="a KvCache is done on the host alone"):
+    with pytest.raises(NotImplementedError, match="a KvCache takes host memory alone"):
         attend.MultiHeadAttention(8, 2).to("cuda").make_cache(1, 4)
     with pytest.raises((NotImplementedError, RuntimeError, ValueError)):
         layer.to("cuda:77")
