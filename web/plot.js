@@ -160,7 +160,7 @@ function tilePicture(view, level, w, h, ratio) {
 
 // Known cells smaller than a pixel: the one furthest from 0 is that pixel.
 function dots({ source, scale, window: [q0, q1, k0, k1] }, pixels, w, h) {
-  if (source.needsRows || source.a?.needsRows || source.heads) return;
+  if (source.needsRows || source.heads) return;
   const { i0, i1, j0, j1 } = cellsOf([q0, q1, k0, k1], source), best = new Float32Array(w * h);
   for (let i = i0; i < i1; ++i) {
     const y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);

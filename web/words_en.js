@@ -169,6 +169,8 @@ export const kEnglish = {
   strongest: "Strongest cells",
   strongest_others: "Of the stored cells. Any other is {most}.",
   strongest_stored: "Of the stored cells.",
+  strongest_computed_others: "Of the cells that were computed. Any other is {most}.",
+  strongest_computed: "Of the cells that were computed.",
   text_queries: "Queries",
   text_keys: "Keys",
   text_page: "{from} to {to} of {all}",

@@ -158,6 +158,8 @@ export const kChinese = {
   strongest: "最强的格子",
   strongest_others: "仅限已存储的格子。其他任何格子 {most}。",
   strongest_stored: "仅限已存储的格子。",
+  strongest_computed_others: "仅限已计算的格子。其他任何格子 {most}。",
+  strongest_computed: "仅限已计算的格子。",
   text_queries: "查询",
   text_keys: "键",
   text_page: "第 {from} 至 {to} 个，共 {all} 个",

@@ -156,6 +156,46 @@ def test_a_row_that_is_not_a_number_is_no_bound(show):
     assert told(tab.evaluate(CARDS)["0.0"]) == pytest.approx(softmax(source)[0][0, 6].max(), abs=6e-4)
 
 
+def test_beside_a_row_that_is_not_a_number_no_bound_is_too_low(show):
+    """The bytes of a tile have no NaN: where a row of it has, they say nothing of the others."""
+    source = layer(13, heads=2, queries=70, keys=70)
+    source["q"][0, 5] = np.nan
+    with np.errstate(invalid="ignore"):
+        weights, everything = softmax(source)[0], np.ones(70, bool)
+        pages = [page([source], embed=False, top_k=4, tiles=16), page([source], embed=False, top_k=4, tiles=16, begin=30)]
+    best = known_by(weights[0, 6], everything, 4)
+    j = next(j for j in range(70) if j not in best)
+    tab = show(pages[0], f"#cell=6,{j}")
+    most = float(tab.tab.get_attribute("#readout", "data-most"))
+    assert weights[0, 6, j] <= most <= 1.01 * np.sort(weights[0, 6])[-4]
+    assert weights[0, 6, j] <= told(tab.text("#readout .value")) and tab.evaluate(CARDS)["0.0"] != "≤0"
+    tab.choose(cell=[5, j])
+    assert "not a number" in tab.text("#readout")
+    others = re.search(r"Any other is ≤ (\S+)\.", tab.text("#strong"))
+    most = float(others[1]) if others else told(tab.text("#strong li:last-child .figure"))
+    for i in (*range(5), *range(6, 70)):
+        assert max(weights[0, i, j] for j in set(range(70)) - known_by(weights[0, i], everything, 4)) <= most
+    tab = show(pages[1])  # rows from 30 on are stored: of the others entropy tells which are not numbers
+    cells = tab.evaluate("(j) => Promise.all([5, 6].map((i) => attend.weight(0, 0, i, j)))", j)
+    assert cells[0]["kind"] == "exact" and np.isnan(cells[0]["weight"])
+    assert cells[1]["kind"] == "tile" and weights[0, 6, j] <= cells[1]["most"]
+
+
+def test_a_bound_counts_that_norms_are_rounded(show):
+    source = layer(17, heads=1, queries=30, keys=30)
+    blobs = Blobs()
+    made = layer_of(source, blobs, "layer 0", embed=False, top_k=4, tiles=8)
+    norms = 2.0 ** ((0.499 - np.arange(30)) / 2048)  # all a little below half a step: rounded down
+    made["value_norm"] = blobs.add(norms[None], "log16")
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    tab, weights = show(page_of([run], blobs)), softmax(source)[0][0]
+    for i in (3, 20):
+        j = next(j for j in range(30) if j not in known_by(weights[i], np.ones(30, bool), 4))
+        plain = float(tab.choose(norms=False, cell=[i, j]).tab.get_attribute("#readout", "data-most"))
+        most = float(tab.choose(norms=True).tab.get_attribute("#readout", "data-most"))
+        assert plain * norms[j] <= most <= plain * norms[j] * (1 + 4e-4)
+
+
 def test_a_difference_of_stored_weights_has_only_the_digits_that_are_known(show):
     a = layer(14, heads=1, queries=30, keys=30)
     b = {**a, "q": a["q"] * np.float32(1.00002)}  # apart by less than what is stored
