@@ -37,6 +37,8 @@ export class Legend {
 
   // What the ends of the scale are.
   means({ difference, known }) {
+    if (difference && isWeighted(shown.source))
+      return say("scale_difference_norms", { b: runName(1) });
     if (difference && !known) return say("scale_difference_unknown", { b: runName(1) });
     if (difference)
       return say(state.same ? "scale_difference" : "scale_difference_own", { b: runName(1) });

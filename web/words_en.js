@@ -121,6 +121,8 @@ export const kEnglish = {
       "orange: more weight in {b}; blue: less; to the largest known difference of all heads",
   scale_difference_own:
       "orange: more weight in {b}; blue: less; to the largest known difference of this head",
+  scale_difference_norms:
+      "orange: more weight × norm in {b}; blue: less; to the largest weight × norm of this head",
   scale_difference_unknown: "orange: more weight in {b}; blue: less",
   tile: "tile",
   tiles_show: "Tiles",

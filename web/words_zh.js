@@ -113,6 +113,7 @@ export const kChinese = {
   scale_own: "权重：色标止于此头中的高值",
   scale_difference: "橙色：{b} 中权重更大；蓝色：更小；止于所有头中已知的最大差值",
   scale_difference_own: "橙色：{b} 中权重更大；蓝色：更小；止于此头中已知的最大差值",
+  scale_difference_norms: "橙色：{b} 中权重 × 范数更大；蓝色：更小；止于此头中的最大权重 × 范数",
   scale_difference_unknown: "橙色：{b} 中权重更大；蓝色：更小",
   tile: "图块",
   tiles_show: "图块",
