@@ -85,6 +85,8 @@ export const kEnglish = {
   store_it: "This stores it:",
   tile_nan: "queries {queries}, keys {keys}: weights that are not numbers",
   tile_difference: "the means over queries {queries} and keys {keys} differ by {from} to {to}",
+  tile_difference_over:
+      "the largest weights over queries {queries} and keys {keys} differ by {from} to {to}",
   tile_single: "rounded: between {from} and {to}",
   tile_over: "largest {mean} over queries {queries}, keys {keys}",
   tile_mean: "mean {mean} over queries {queries}, keys {keys}",
@@ -137,6 +139,7 @@ export const kEnglish = {
   legend_hidden: "hidden",
   legend_filtered: "left out",
   legend_tile: "tile of several cells, its other number in the corner",
+  legend_plain: "tile of several cells",
   legend_unknown: "not on the page",
   legend_nan: "not a number",
   legend_window: "exact window",
