@@ -196,6 +196,17 @@ def test_a_bound_counts_that_norms_are_rounded(show):
         assert plain * norms[j] <= most <= plain * norms[j] * (1 + 4e-4)
 
 
+def test_a_text_of_its_own_side_points_at_no_cell(show):
+    tokens = {"tokens": ["un", "deux", "trois"], "key_tokens": ["one", "two", "three", "four", "five"]}
+    tab = show(page([layer(18, heads=1, queries=3, keys=5)], **tokens), "#chosen=1")
+    for reverse, own, other, cell in ((False, "queries", "keys", (1, 2)), (True, "keys", "queries", (2, 1))):
+        tab.choose(reverse=reverse, chosen=[1])
+        tab.tab.hover(f'[data-side="{other}"] .piece[data-n="2"]')
+        tab.tab.wait_for_selector(f'#readout[data-query="{cell[0]}"][data-key="{cell[1]}"]')
+        tab.tab.hover(f'[data-side="{own}"] .piece[data-n="2"]')
+        tab.tab.wait_for_selector("#readout:not([data-query])")
+
+
 def test_a_difference_of_stored_weights_has_only_the_digits_that_are_known(show):
     a = layer(14, heads=1, queries=30, keys=30)
     b = {**a, "q": a["q"] * np.float32(1.00002)}  # apart by less than what is stored
