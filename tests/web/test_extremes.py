@@ -181,6 +181,37 @@ def test_beside_a_row_that_is_not_a_number_no_bound_is_too_low(show):
     assert cells[1]["kind"] == "tile" and weights[0, 6, j] <= cells[1]["most"]
 
 
+def test_what_a_key_receives_is_hatched_where_the_mask_hides_it(show):
+    block = np.arange(40) // 10
+    source = layer(16, heads=1, queries=40, keys=40, mask=(block[:, None] == block[None, :])[None])
+    alpha = """() => { const canvas = document.querySelector(".thumb[data-head] canvas");
+      const { data } = canvas.getContext("2d").getImageData(0, 0, 1, 40);
+      return Array.from({ length: 40 }, (_, n) => data[4 * n + 3]); }"""
+    for masked in (True, False):  # without the mask itself, the tiles tell what they know
+        blobs = Blobs()
+        made = layer_of(source, blobs, "layer 0", embed=False, top_k=4, tiles=4 if masked else 40)
+        if not masked:
+            made["mask"] = None
+        run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+        tab = show(page_of([run], blobs), "#chosen=3&reverse=1")
+        assert tab.evaluate(alpha) == [255] * 10 + [0] * 30
+
+
+def test_queries_are_answered_with_the_filters_of_the_map(show):
+    """Head 6 sees all alike: query 4 gives each of five keys 0.2, without the first each of four 0.25."""
+    tab = show(fixtures.small(), "#head=6&noFirst=1&chosen=4")
+    for changes, value in (({}, 0.2), ({"renormalise": True}, 0.25), ({"norms": True}, None)):
+        cards = tab.choose(**changes).evaluate(CARDS)
+        shown = tab.choose(cell=[4, 1]).tab.get_attribute("#readout", "data-weight")
+        tab.choose(cell=None)
+        if value is None:  # of the key with the longest value
+            value = max(float(each) for each in tab.evaluate(
+                "() => [...document.querySelectorAll('.piece[data-value]')].map((piece) => piece.dataset.value)"))
+        else:
+            assert float(shown) == pytest.approx(value, rel=1e-4)
+        assert told(cards["0.6"]) == pytest.approx(value, abs=6e-4)
+
+
 def test_a_bound_counts_that_norms_are_rounded(show):
     source = layer(17, heads=1, queries=30, keys=30)
     blobs = Blobs()
