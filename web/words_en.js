@@ -325,7 +325,7 @@ export const kEnglish = {
   key_export: "save SVG, PNG, CSV",
   key_link: "copy the link",
   key_table: "show the table",
-  key_language: "English, 中文",
+  key_language: "English, Chinese",
   key_help: "these keys",
   key_escape: "close; clear the cell, then the tokens",
 };
