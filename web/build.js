@@ -64,8 +64,10 @@ function button(words, onclick, more = {}) {
 }
 
 function header(title, dialog, linkPlace, goTo) {
+  // A reader of English may have no font for the other name.
+  const other = state.language === "zh" ? "中文" : "ZH";
   const languages = segmented(
-      say("language"), [["en", "EN"], ["zh", "中文"]], state.language,
+      say("language"), [["en", "EN", "English"], ["zh", other, "中文"]], state.language,
       (language) => choose({ language }));
   const help = button(
       [say("help"), " ", element("kbd", {}, "?")], () => dialog.showModal(),

@@ -1,15 +1,19 @@
-// The largest difference between two runs, of every head and of all: first from the tiles, then,
-// where both runs are exact and it is affordable, from every cell, in slices between frames.
-import {isMark, openLayer, PageError, tilesOf} from "./data.js";
+// The largest difference between two runs, of every head and of all: first from the tiles, then
+// from the cells that are stored, or, where both runs are exact and it is affordable, from every
+// cell, in slices between frames.
+import {isMark, openLayer, openStored, PageError, tilesOf} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head} from "./head.js";
 import {shown} from "./page.js";
 
 const kSearchWork = 4e9;  // multiplications for the search in all heads
+const kSearchSlice = 12;  // ms of work between two frames
 
-// "layer.head" -> { value, i, j, kind }, of tiles { queries, keys } as well, from (i, j) on
+// "layer.head" -> { value, i, j, kind }, of tiles { queries, keys } as well, from (i, j) on, of
+// cells how far the value may be off
 const found = new Map();
-let largest = null;  // { layer, head, value, i, j, kind }
+const searched = new Set();  // layers of which every cell was looked at
+let largest = null;          // { layer, head, value, i, j, kind }
 let finished = false;
 
 // |difference| of a head, as far as it is known; of all heads with null.
@@ -20,6 +24,9 @@ export function differenceOf(layer, head) {
 
 // Whether all is known that will be.
 export function searchFinished() { return finished; }
+
+// Whether that is so of every cell of a layer.
+export function searchedWhole(layer) { return searched.has(layer); }
 
 export function largestDifference() { return largest; }
 
@@ -56,55 +63,74 @@ function alike(a, b) {
 
 const pause = () => new Promise((resolve) => setTimeout(resolve));
 
-async function fromCells(source) {
-  const best = { value: 0, i: 0, j: 0, kind: "exact" }, row = new Float32Array(source.keys);
-  let end = performance.now() + 12;
+// The cell that differs most of those that `each(i, take)` goes through for query i, or `best` if
+// none differs more; in slices between frames.
+async function fromCells(source, best, each) {
+  let most = best, end = performance.now() + kSearchSlice;
   for (let i = 0; i < source.queries; ++i) {
-    source.segment(i, 0, source.keys, row);
-    for (let j = 0; j < row.length; ++j) {
-      if (!isMark(row[j]) && Math.abs(row[j]) > Math.abs(best.value))
-        Object.assign(best, { value: row[j], i, j });
-    }
+    each(i, (j, value) => {
+      if (!isMark(value) && Math.abs(value) > Math.abs(most?.value ?? 0))
+        most = { value, i, j, kind: "exact" };
+    });
     if (performance.now() < end) continue;
     await pause();
-    end = performance.now() + 12;
+    end = performance.now() + kSearchSlice;
   }
-  return best;
+  return most === best ? best : {...most, off: source.cell(most.i, most.j).off };
 }
 
-// Searches all heads; calls tell() whenever more is known.
-export async function searchDifferences(tell) {
-  const [a, b] = shown.page.runs, exact = [];
-  for (let at = 0; at < Math.min(a.layers.length, b.layers.length); ++at) {
-    const layers = [a.layers[at], b.layers[at]];
-    if (!alike(...layers)) continue;
+function everyCell(source) {
+  const row = new Float32Array(source.keys);
+  return fromCells(source, { value: 0, i: 0, j: 0, kind: "exact" }, (i, take) => {
+    source.segment(i, 0, source.keys, row);
+    for (let j = 0; j < row.length; ++j) take(j, row[j]);
+  });
+}
+
+function storedCells(source, best) {
+  return fromCells(source, best, (i, take) => source.known(i, take));
+}
+
+const isExact = (layer) => Boolean(layer.q && layer.k && layer.lse);
+
+// Calls use(at, layers) for the layers that both runs have, one after the other.
+async function eachPair(use) {
+  const [a, b] = shown.page.runs.map((run) => run.layers);
+  for (let at = 0; at < Math.min(a.length, b.length); ++at) {
+    if (!alike(a[at], b[at])) continue;
     try {
-      const tiles = await Promise.all(layers.map(tilesOf));
-      for (let head = 0; head < layers[0].heads; ++head) {
-        const both = new Difference(
-            ...layers.map((layer, n) => new Head(layer, { tiles: tiles[n], windows: [] }, head)));
-        if (both.tiles) keep(at, head, fromTiles(both));
-      }
-      if (layers.every((layer) => layer.q && layer.k && layer.lse)) exact.push(at);
+      await use(at, [a[at], b[at]]);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;  // the layer's own view tells it
     }
   }
-  tell();
-  const work = exact.reduce((sum, at) => {
-    const { heads, queries, keys, d } = a.layers[at];
-    return sum + 2 * heads * queries * keys * d;
-  }, 0);
-  if (work <= kSearchWork) {
-    for (const at of exact) {
-      const layers = [a.layers[at], b.layers[at]], open = await Promise.all(layers.map(openLayer));
-      for (let head = 0; head < layers[0].heads; ++head) {
-        const [one, two] = layers.map((layer, n) => new Head(layer, open[n], head));
-        keep(at, head, await fromCells(new Difference(one, two)));
-      }
-      tell();
+}
+
+// Searches all heads; calls tell() whenever more is known.
+export async function searchDifferences(tell) {
+  let work = 0;  // of every cell where both are exact
+  await eachPair(async (at, layers) => {
+    const tiles = await Promise.all(layers.map(tilesOf)), [{ heads, queries, keys, d }] = layers;
+    for (let head = 0; head < heads; ++head) {
+      const both = new Difference(
+          ...layers.map((layer, n) => new Head(layer, { tiles: tiles[n], windows: [] }, head)));
+      if (both.tiles) keep(at, head, fromTiles(both));
     }
-  }
+    if (layers.every(isExact)) work += 2 * heads * queries * keys * d;
+  });
+  tell();
+  await eachPair(async (at, layers) => {
+    const whole = layers.every(isExact) && work <= kSearchWork;
+    const open = await Promise.all(
+        layers.map((layer) => (isExact(layer) ? openLayer(layer) : openStored(layer))));
+    for (let head = 0; head < layers[0].heads; ++head) {
+      const both = new Difference(...layers.map((layer, n) => new Head(layer, open[n], head)));
+      const most = whole ? await everyCell(both) : await storedCells(both, largestIn(at, head));
+      if (most) keep(at, head, most);
+    }
+    if (whole) searched.add(at);
+    tell();
+  });
   finished = true;
   tell();
 }

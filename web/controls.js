@@ -3,7 +3,7 @@ import {element, fill, number, press, segmented, signed} from "./dom.js";
 import {largestDifference, largestIn, searchFinished} from "./compare.js";
 import {filtersActive} from "./filters.js";
 import {hasTwoRuns, headName, placeElement, runName, shown} from "./page.js";
-import {rangeWords} from "./readout.js";
+import {differenceWords, rangeWords} from "./readout.js";
 import {metricNames, sortChoices} from "./scores.js";
 import {address, choose, kDefaults, state} from "./state.js";
 import {say, sayWith} from "./text.js";
@@ -195,7 +195,7 @@ export class Runs {
     const figure = (entry) => element(
         "strong", { class: "figure" },
         entry.kind === "tile" ? say("of_means", { value: signed(entry.value, 2) })
-                              : signed(entry.value));
+                              : differenceWords(entry.value, entry.off));
     const place = ({ i, j, queries, keys, kind }) => kind === "tile"
         ? say("tile_place", { queries: rangeWords(i, queries), keys: rangeWords(j, keys) })
         : `${say("query")} ${i} → ${say("key")} ${j}`;

@@ -43,6 +43,7 @@ const kLog8 = Float32Array.from({ length: 256 }, (_, n) => (n === 0 ? 0 : 2 ** (
 // Between which numbers lies what log8 rounded to `value`: half a step, 2^(1/16), to either side;
 // whatever is below the smallest step but 0 was rounded up to it.
 export function log8Range(value) {
+  if (Number.isNaN(value)) return [0, 1];  // a tile with a row that is not a number
   if (!(value > 0)) return [0, 0];
   return [value <= kLog8[1] ? 0 : value * 2 ** (-1 / 16), Math.min(1, value * 2 ** (1 / 16))];
 }
@@ -231,6 +232,11 @@ async function openParts(layer, names) {
       throw new PageError(say(
           "error_shape", { layer: layer.name, name, expected: size, found: open[name].length }));
     }
+  }
+  // Where lse is not there for every row, entropy tells which of them are not numbers.
+  if ((layer.lse?.shape?.[1] ?? 0) < queries) {
+    const entropy = await unpack(layer.entropy).catch(() => null);
+    open.entropy = entropy?.length === heads * queries ? entropy : null;
   }
   [open.rows, open.tiles] = await Promise.all([rowsOf(layer), tilesOf(layer)]);
   open.windows = await Promise.all(

@@ -20,12 +20,13 @@ export function fill(node, ...children) {
       ...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
 }
 
-// A row of buttons of which one is pressed: choices are [value, words].
+// A row of buttons of which one is pressed: choices are [value, words, hint or nothing].
 export function segmented(label, choices, value, choose) {
   const buttons = choices.map(
-      ([choice, words]) => element(
+      ([choice, words, title]) => element(
           "button", {
             type: "button",
+            title,
             "data-value": choice,
             "aria-pressed": String(choice === value),
             onclick: () => choose(choice),

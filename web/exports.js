@@ -73,7 +73,7 @@ function cellLines(start, { i0, i1, j0, j1 }) {
 }
 
 // A tile has a mean and two numbers between which its largest weight lies, a cell its weight; of a
-// difference a tile has the difference of the means.
+// difference a tile has the difference of the means. Over heads a tile has only one of both.
 function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
   const { source } = shown, { queries, keys } = source.tiles, row = new Float64Array(j1 - j0);
   const what = source.difference ? "difference" : "weight";
@@ -83,10 +83,11 @@ function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
   for (let r = Math.floor(i0 / queries); r * queries < i1; ++r) {
     for (let c = Math.floor(j0 / keys); c * keys < j1; ++c) {
       const tile = source.tileAt(r * queries, c * keys), mean = source.tile(r, c, "mean");
+      const maxima = source.which === "maximum", largest = maxima ? tile.means : tile.largest;
       const [from, to] =
-          isMark(mean) || !tile.largest ? ["", ""] : tile.largest.map((value) => figureOf(value));
-      add(tile.query, tile.queries, tile.key, tile.keys, "", figureOf(mean, kTileDigits), from, to,
-          kindOf(mean, "tile"));
+          isMark(mean) || !largest ? ["", ""] : largest.map((value) => figureOf(value));
+      add(tile.query, tile.queries, tile.key, tile.keys, "",
+          maxima ? "" : figureOf(mean, kTileDigits), from, to, kindOf(mean, "tile"));
     }
   }
   for (let i = i0; i < i1 && !onlyTiles; ++i) {

@@ -4,7 +4,7 @@ import {asFigure, ink} from "./colour.js";
 import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
-import {cellsOf, cornerOf, levelOf, plotPicture, showsTiles} from "./plot.js";
+import {cellsOf, cornerOf, hasCorners, levelOf, plotPicture, showsTiles} from "./plot.js";
 import {deserved, tileWords} from "./readout.js";
 import {SvgPen} from "./svg.js";
 import {say} from "./text.js";
@@ -94,7 +94,7 @@ function vectorTiles(pen, { w, h }, view, { i0, i1, j0, j1 }) {
   const { source, scale, tile, window: [q0, q1, k0, k1] } = view, { tiles } = source;
   const x = w / (k1 - k0), y = h / (q1 - q0), other = tile === "mean" ? "maximum" : "mean";
   const leg = cornerOf(tiles.keys * x, tiles.queries * y),
-        cornered = leg && tiles.maximum && !source.difference && !source.weighted;
+        cornered = leg && hasCorners(source);
   for (let r = Math.floor(i0 / tiles.queries); r * tiles.queries < i1; ++r) {
     for (let c = Math.floor(j0 / tiles.keys); c * tiles.keys < j1; ++c) {
       const value = source.tile(r, c, tile), at = source.tileAt(r * tiles.queries, c * tiles.keys);

@@ -42,8 +42,8 @@ export class Filtered {
   constructor(head, state, kept) {
     const { p, far, renormalise } = state, least = state.least * (kSlack - head.error);
     Object.assign(this, { head, kept, p, far, least, renormalise });
-    const { queries, keys, exact, error, tiles, windows, offset } = head;
-    Object.assign(this, { queries, keys, exact, error, tiles, windows, offset });
+    const { queries, keys, exact, error, tiles, windows, offset, heads, which } = head;
+    Object.assign(this, { queries, keys, exact, error, tiles, windows, offset, heads, which });
     this.needsRows = exact && (this.p < 1 || this.renormalise);
     this.cost = this.needsRows ? 2 * head.cost : head.cost;
     this.rules = new Map();
@@ -117,6 +117,12 @@ export class Filtered {
     return Math.max(last - begin, end - 1 - first) < this.far ? FILTERED : value;
   }
 
+  mostIn(row, column) {
+    const value = this.tile(row, column, "maximum");
+    if (value === HIDDEN || value === FILTERED) return 0;
+    return this.needsRows && this.renormalise ? Infinity : this.head.mostIn(row, column);
+  }
+
   cell(i, j) {
     const cell = this.head.cell(i, j);
     if (cell.kind === "hidden") return cell;
@@ -139,16 +145,18 @@ const kComputed = 1e-6;  // relative error of a weight that is computed here: ls
 // Run B minus run A. What one of them hides counts as 0 there.
 export class Difference {
   constructor(a, b) {
-    const { queries, keys, offset } = a;
-    Object.assign(this, { a, b, queries, keys, offset, difference: true });
+    const { queries, keys, offset, heads, which } = a;
+    Object.assign(this, { a, b, queries, keys, offset, heads, which, difference: true });
     this.exact = a.exact && b.exact;
     this.error = Math.max(a.error, b.error);
     this.cost = a.cost + b.cost;
     const same =
         a.tiles && b.tiles && a.tiles.queries === b.tiles.queries && a.tiles.keys === b.tiles.keys;
     this.tiles = same ? a.tiles : null;
+    this.needsRows = Boolean(a.needsRows || b.needsRows);
     this.windows = [];
     this.other = new Float32Array(0);
+    this.tops = {};
   }
 
   static of(a, b) {
@@ -170,14 +178,22 @@ export class Difference {
     return [Math.min(a[0], b[0]), Math.max(a[1], b[1])];
   }
 
-  // Cells that are known in both.
+  // Cells that are stored in one of them, and known or hidden in the other.
   known(i, use) {
-    const other = new Float64Array(1);
-    this.a.known(i, (j, weight) => {
-      this.b.segment(i, j, j + 1, other);
-      const value = Difference.of(weight, other[0]);
-      if (!isMark(value)) use(j, value);
+    const [a, b] = [this.a, this.b].map((head) => {
+      const stored = new Map();
+      head.known(i, (j, weight) => stored.set(j, weight));
+      return stored;
     });
+    const one = new Float64Array(1), weight = (head, stored, j) => {
+      if (stored.has(j)) return stored.get(j);
+      head.segment(i, j, j + 1, one);
+      return one[0];
+    };
+    for (const j of new Set([...a.keys(), ...b.keys()])) {
+      const value = Difference.of(weight(this.a, a, j), weight(this.b, b, j));
+      if (!isMark(value)) use(j, value);
+    }
   }
 
   tile(row, column, kind) {
@@ -215,7 +231,14 @@ export class Difference {
     return {...b, mean: Difference.of(a.mean, b.mean), means, largest: null };
   }
 
-  topTile(kind) {
+  // Neither is below 0.
+  mostIn(row, column) {
+    return Math.max(this.a.mostIn(row, column), this.b.mostIn(row, column));
+  }
+
+  topTile(kind) { return this.tops[kind] ??= this.findTop(kind); }
+
+  findTop(kind) {
     let largest = 0;
     for (let row = 0; row < this.tiles.rows; ++row) {
       for (let column = 0; column < this.tiles.columns; ++column) {

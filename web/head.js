@@ -16,13 +16,11 @@ export function highest(weights) {
   return weights[Math.ceil(0.995 * last)] || weights[last] || 0;
 }
 
-// What the tiles of query i say that its keys weigh at most, those that filters leave out aside.
-export function mostInTiles(source, i) {
-  const { columns, queries, maximum } = source.tiles ?? {}, row = Math.floor(i / queries);
-  if (!maximum) return 1;
+// What the cells of a row of tiles weigh at most, those that filters leave out aside.
+export function mostInTiles(source, row) {
   let most = 0;
-  for (let column = 0; column < columns; ++column)
-    most = Math.max(most, log8Range(source.tile(row, column, "maximum"))[1]);
+  for (let column = 0; column < source.tiles.columns; ++column)
+    most = Math.max(most, source.mostIn(row, column));
   return most;
 }
 
@@ -104,13 +102,20 @@ export class Head {
     };
   }
 
-  // Rows of tiles with a query whose weights are not numbers.
+  // Whether the weights of query i are not numbers.
+  isNaN(i) {
+    return Number.isNaN(this.lse(i)) ||
+        Number.isNaN(this.open.entropy?.[this.h * this.queries + i] ?? 0);
+  }
+
+  // Rows of tiles with such a query; kept with what was opened of the layer.
   nanRows() {
-    if (this.nans) return this.nans;
-    this.nans = new Set();
+    const all = this.open.nanRows ??= [];
+    if (all[this.h]) return all[this.h];
+    const found = all[this.h] = new Set();
     for (let i = 0; i < this.queries; ++i)
-      if (Number.isNaN(this.lse(i))) this.nans.add(Math.floor(i / this.tiles.queries));
-    return this.nans;
+      if (this.isNaN(i)) found.add(Math.floor(i / this.tiles.queries));
+    return found;
   }
 
   // Why key j is hidden from query i: the name of the rule, or "".
@@ -175,7 +180,7 @@ export class Head {
   }
 
   stored(i, j0, j1, out, at) {
-    const [begin, end] = this.range(i), { rows } = this, nan = Number.isNaN(this.lse(i));
+    const [begin, end] = this.range(i), { rows } = this, nan = this.isNaN(i);
     const others = nan ? NaN : rows?.whole(i) ? HIDDEN : UNKNOWN;
     for (let j = j0; j < j1; ++j) {
       const number = this.tiles ? this.tileNumber(i, j) : -1;
@@ -207,14 +212,21 @@ export class Head {
 
   // What a key of query i that is not stored weighs at most.
   mostInRow(i) {
-    if (this.exact || Number.isNaN(this.lse(i))) return 0;
-    if (!this.rows?.has(i)) return mostInTiles(this, i);
-    return this.rows.whole(i) ? 0 : this.rows.most(i);
+    if (this.exact || this.isNaN(i)) return 0;
+    if (this.rows?.has(i)) return this.rows.whole(i) ? 0 : this.rows.most(i);
+    return this.tiles ? mostInTiles(this, Math.floor(i / this.tiles.queries)) : 1;
+  }
+
+  // What the cells of a tile weigh at most. Of a tile with a row that is not a number nothing is
+  // known: its other rows may have any weight.
+  mostIn(row, column) {
+    return this.tiles.maximum ? log8Range(this.tile(row, column, "maximum"))[1] : 1;
   }
 
   // What a visible cell that is not known weighs at most.
   most(i, j) {
-    const tile = this.tiles?.maximum ? log8Range(this.tiles.maximum[this.tileNumber(i, j)])[1] : 1;
+    const { queries, keys } = this.tiles ?? {};
+    const tile = queries ? this.mostIn(Math.floor(i / queries), Math.floor(j / keys)) : 1;
     return Math.min(tile, this.rows ? this.rows.most(i) : 1);
   }
 

@@ -15,10 +15,10 @@ export class Legend {
   // Anew at the next draw(): after a change of the colours.
   forget() { this.key = ""; }
 
-  draw(scale, { nan, tiles, unknown }) {
+  draw(scale, { nan, tiles, corners, unknown }) {
     const { source } = shown, { bend, top, difference, known, beyond } = scale;
     const marks = ["hidden", "filtered"];
-    if (tiles) marks.push("tile");
+    if (tiles) marks.push(corners ? "tile" : "plain");
     if (unknown) marks.push("unknown");
     if (source.windows.length) marks.push("window");
     if (nan) marks.push("nan");
@@ -37,6 +37,8 @@ export class Legend {
 
   // What the ends of the scale are.
   means({ difference, known }) {
+    if (difference && isWeighted(shown.source))
+      return say("scale_difference_norms", { b: runName(1) });
     if (difference && !known) return say("scale_difference_unknown", { b: runName(1) });
     if (difference)
       return say(state.same ? "scale_difference" : "scale_difference_own", { b: runName(1) });

@@ -7,7 +7,7 @@ import {Legend} from "./legend.js";
 import {scaleOf} from "./mapscale.js";
 import {keyToken, labelOf, queryToken, shown, shownHead} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
-import {cellsOf, levelOf, showsTiles} from "./plot.js";
+import {cellsOf, cornerOf, hasCorners, levelOf, showsTiles, tileKind} from "./plot.js";
 import {tellCell} from "./readout.js";
 import {kTitle, labelWidth} from "./ruler.js";
 import {metricNames, metricsOf} from "./scores.js";
@@ -197,7 +197,9 @@ export class MapView {
     this.tellLevel(level, i1 - i0, j1 - j0);
     const unknown = (!source.exact && !source.tiles) || (isWeighted(source) && !source.exact);
     const nan = Boolean(this.note.textContent);
-    this.legend.draw(scale, { nan, tiles: showsTiles(source, level), unknown });
+    const tiles = showsTiles(source, level), { queries, keys } = source.tiles ?? {};
+    const leg = tiles && cornerOf((keys * w) / (j1 - j0), (queries * h) / (i1 - i0));
+    this.legend.draw(scale, { nan, tiles, corners: leg > 0 && hasCorners(source), unknown });
     this.follow();
     this.painted?.(view);
   }
@@ -205,7 +207,7 @@ export class MapView {
   tellLevel(level, queries, keys) {
     const { source } = shown, tiles = source.tiles;
     let words = level === "merged" ? say("level_merged", { queries, keys }) : "";
-    const sizes = { queries: tiles?.queries, keys: tiles?.keys, what: say(state.tile) };
+    const sizes = { queries: tiles?.queries, keys: tiles?.keys, what: say(tileKind(source)) };
     if (showsTiles(source, level)) {
       words = say(source.exact ? "level_tiles" : "level_only_tiles", sizes);
       if (source.exact && (state.p < 1 || state.renormalise)) words += " " + say("level_filter");

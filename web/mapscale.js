@@ -1,8 +1,9 @@
 // The colour scale of a map: from 0 to 1 for all heads, or to what is high in this one.
 import {Scale} from "./colour.js";
-import {differenceOf} from "./compare.js";
+import {differenceOf, searchedWhole, searchFinished} from "./compare.js";
+import {filtersActive} from "./filters.js";
 import {highest, kSmall} from "./head.js";
-import {cellsOf, levelOf} from "./plot.js";
+import {cellsOf, levelOf, showsTiles} from "./plot.js";
 import {state} from "./state.js";
 import {isWeighted} from "./values.js";
 
@@ -26,9 +27,17 @@ function topCell(source, blocks, window, kept) {
   return kept.value ?? (source.tiles ? source.topTile(state.tile) : source.largest());
 }
 
+// Whether differences on the map may be above the end of their scale: it is the largest that is
+// known of the heads themselves, of means and before filters.
+function endsBelow(source, layer, level, top) {
+  if (!searchFinished() || filtersActive(state) || state.renormalise) return true;
+  if (source.exact && !searchedWhole(layer)) return true;
+  return showsTiles(source, level) && top < source.topTile(state.tile);
+}
+
 // Of the head at (layer, head) of the page, or of all for a difference over heads.
 export function scaleOf(source, blocks, window, {w, h}, at, kept) {
-  const tiles = levelOf(source, window, w, h) === "tiles";
+  const level = levelOf(source, window, w, h), tiles = level === "tiles";
   const differs = () => (state.same || !at ? differenceOf(null, null) : differenceOf(...at));
   const known = differs() > 0;  // not yet, or in layers of unequal sizes never
   const weighted = isWeighted(source);
@@ -42,6 +51,8 @@ export function scaleOf(source, blocks, window, {w, h}, at, kept) {
     top,
     known,
     difference: source.difference,
-    beyond: !source.difference && top < (tiles && !weighted ? 1 : source.largest())
+    beyond: source.difference
+        ? known && !weighted && endsBelow(source, at?.[0] ?? state.layer, level, top)
+        : top < (tiles && !weighted ? 1 : source.largest())
   });
 }

@@ -1,6 +1,7 @@
 // All heads of a layer as one source: the mean or the largest of their weights, cell by cell where
 // every head is known there, elsewhere the tiles that the page holds of them.
 import {HIDDEN, isMark, log8Range, UNKNOWN} from "./data.js";
+import {mostInTiles} from "./head.js";
 
 export class OverHeads {
   // heads: all of the layer; tiles: as of one head, their mean the plane of `which`.
@@ -59,6 +60,15 @@ export class OverHeads {
       return { weight: combine(seen.map((cell) => cell.weight)), kind: "exact", error };
     const most = combine(seen.map((cell) => cell.weight ?? cell.most ?? 1));
     return { weight: null, kind: "bound", most, tile: this.tileAt(i, j) };
+  }
+
+  // A mean is no more than the largest.
+  mostIn(row, column) { return Math.max(...this.heads.map((head) => head.mostIn(row, column))); }
+
+  // 0 where every head stores all that query i sees.
+  mostInRow(i) {
+    if (this.heads.every((head) => head.mostInRow(i) === 0)) return 0;
+    return this.tiles ? mostInTiles(this, Math.floor(i / this.tiles.queries)) : 1;
   }
 
   range(i) { return this.heads[0].range(i); }

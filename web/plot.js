@@ -3,6 +3,8 @@
 import {kSide} from "./blocks.js";
 import {ink, mixed} from "./colour.js";
 import {FILTERED, HIDDEN, isMark, UNKNOWN} from "./data.js";
+import {state} from "./state.js";
+import {isWeighted} from "./values.js";
 
 const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
@@ -22,6 +24,14 @@ export function levelOf(source, [q0, q1, k0, k1], w, h) {
 // Whether tiles are seen at this level.
 export function showsTiles(source, level) {
   return level === "tiles" || (!source.exact && Boolean(source.tiles));
+}
+
+// What the colours of tiles are: over heads the page has only one of both.
+export function tileKind(source) { return source.which ?? state.tile; }
+
+// Whether tiles have a corner with their other number.
+export function hasCorners(source) {
+  return Boolean(source.tiles?.maximum) && !source.difference && !isWeighted(source);
 }
 
 // Whole cells of a window.
@@ -110,7 +120,7 @@ function tileColours({ source, scale, tile }, down, across) {
   const r0 = down.tile[0], r1 = down.tile.at(-1) + 1, c0 = across.tile[0],
         c1 = across.tile.at(-1) + 1, columns = c1 - c0, size = (r1 - r0) * columns;
   const fill = new Uint32Array(size), corner = new Uint32Array(size), line = new Uint32Array(size);
-  const cornered = source.tiles.maximum && !source.difference && !source.weighted;
+  const cornered = hasCorners(source);
   const dark = Math.min(down.pitch, across.pitch) >= kFrame ? 0.5 : 0.2, muted = ink("muted");
   for (let r = r0; r < r1; ++r) {
     for (let c = c0; c < c1; ++c) {
@@ -160,7 +170,7 @@ function tilePicture(view, level, w, h, ratio) {
 
 // Known cells smaller than a pixel: the one furthest from 0 is that pixel.
 function dots({ source, scale, window: [q0, q1, k0, k1] }, pixels, w, h) {
-  if (source.needsRows || source.a?.needsRows || source.heads) return;
+  if (source.needsRows || source.heads) return;
   const { i0, i1, j0, j1 } = cellsOf([q0, q1, k0, k1], source), best = new Float32Array(w * h);
   for (let i = i0; i < i1; ++i) {
     const y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);

@@ -58,7 +58,8 @@ export function tileWords(tile, difference) {
   if (difference) {
     const [from, to] =
         [[means[0], Math.floor], [means[1], Math.ceil]].map((end) => outward(...end));
-    return say("tile_difference", { queries, keys, from, to });
+    const words = over === "maximum" ? "tile_difference_over" : "tile_difference";
+    return say(words, { queries, keys, from, to });
   }
   const from = largest && outward(largest[0], Math.floor),
         to = largest && outward(largest[1], Math.ceil);

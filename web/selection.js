@@ -90,7 +90,9 @@ function difference(a, b) {
 async function askOne(layer, question) {
   if (!layer) return [];  // the other run has more of them
   const heads = Array.from({ length: layer.heads ?? 0 }, (_, h) => h);
-  const whole = state.norms || !layer.rows;
+  // Top-p and renormalising look at whole rows, where the layer has them.
+  const asRows = question.kind === "query" && (state.p < 1 || state.renormalise) && layer.q;
+  const whole = state.norms || !layer.rows || asRows;
   const open = await (whole ? openLayer : openStored)(layer), mass = await unpack(layer.mass);
   const tell = (head) => kAsking[question.kind](head, question, mass);
   const found = heads.map((h) => tell(new Head(layer, open, h)));
@@ -147,10 +149,8 @@ function askKeys(head, { chosen }, mass) {
     if (j >= keys) continue;
     const norm = source.norms?.[j] ?? 1;
     value += (mass?.[h * keys + j] ?? NaN) * norm;
-    for (let i = 0; i < queries; ++i) {
-      const [begin, end] = head.range(i);
-      if (j >= begin && j < end && !rows?.whole(i)) bars[i] = seen(bars[i], UNKNOWN);
-    }
+    for (let i = 0; i < queries; ++i)
+      if (!head.hiddenBy(i, j)) bars[i] = head.isNaN(i) ? NaN : seen(bars[i], UNKNOWN);
     rows?.column(j, (i, weight) => {
       bars[i] = seen(bars[i], weight * norm);
     });

@@ -19,7 +19,7 @@ const kMostCells = 64;  // chosen ones of which a difference is told cell by cel
 export function shades() {
   const { source } = shown, { reverse } = state, n = reverse ? source.queries : source.keys;
   const chosen = state.chosen.filter((each) => each < (reverse ? source.keys : source.queries));
-  const rows = reverse ? n : chosen.length, whole = source.needsRows || source.a?.needsRows;
+  const rows = reverse ? n : chosen.length, whole = source.needsRows;
   if (chosen.length === 0) return { chosen, sums: null };
   if (rows * (whole || !reverse ? source.keys : chosen.length) * source.cost > kTextWork)
     return { chosen, sums: null, tooMany: true };

@@ -12,7 +12,10 @@ import {say, sayWith} from "./text.js";
 import {textStrip} from "./textstrip.js";
 import {tokenElement, visibleToken} from "./tokens.js";
 
-const kPage = 480;  // tokens shown at once
+const kPage = 480;       // tokens shown at once
+const kStrongest = 6;    // of a choice, listed below the text
+const kStrongLine = 28;  // px of each of them, as in the style
+const kStrongNote = 47;  // px of what is said below them of tokens in tiles
 
 export class TextView {
   constructor(root) {
@@ -22,7 +25,8 @@ export class TextView {
     this.body = element("div", { class: "texts" });
     this.list = element("ol", { class: "strongest" });
     this.facts = element("p", { class: "fine facts" });
-    root.append(this.controls, this.heading, this.facts, this.body, this.list);
+    const told = element("div", { class: "told" }, this.heading, this.facts);
+    root.append(this.controls, told, this.body, this.list);
     root.addEventListener("keydown", (event) => this.key(event));
     root.addEventListener("pointerover", (event) => this.hover(event.target.closest?.(".piece")));
     root.addEventListener("pointerleave", () => this.hover(null));
@@ -95,19 +99,22 @@ export class TextView {
     this.tellStrongest(chosen, sums, known);
   }
 
-  // Keeps each text where it was, unless the first chosen token would be out of sight.
+  // Keeps each text where it was, unless no chosen token would be in sight.
   scroll() {
     for (const box of this.body.querySelectorAll(".tokens")) {
       const place = this.starts[box.dataset.side];
       box.scrollTop = place.scrolled ?? 0;
-      const piece = box.querySelector('[aria-selected="true"]');
-      const at = piece ? piece.offsetTop - box.offsetTop : box.scrollTop;
-      if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30)
-        box.scrollTop = at - box.clientHeight / 2;
+      const chosen = [...box.querySelectorAll('[aria-selected="true"]')],
+            top = (piece) => piece.offsetTop - box.offsetTop;
+      const inSight = (piece) => top(piece) + piece.offsetHeight > box.scrollTop &&
+          top(piece) < box.scrollTop + box.clientHeight;
+      if (chosen.length && !chosen.some(inSight))
+        box.scrollTop = top(chosen[0]) - box.clientHeight / 2;
     }
   }
 
   tellChosen(chosen, tooMany) {
+    this.heading.classList.toggle("one", chosen.length === 1);  // the facts stand below it
     if (tooMany) return fill(this.heading, say("text_too_many"));
     if (chosen.length === 0) return fill(this.heading, say("chosen_none"));
     const token = state.reverse ? keyToken : queryToken;
@@ -125,35 +132,43 @@ export class TextView {
   // stored.
   async tellFacts(chosen) {
     const { head } = shown, [n] = chosen;
-    fill(this.facts);
+    const tell = (words) => {
+      fill(this.facts, words);
+      this.facts.title = words;  // where it is cut off
+    };
+    tell("");
     if (!head || chosen.length !== 1) return;
     const { layer, h, queries, keys } = head, name = state.reverse ? "mass" : "entropy";
     const all = await unpack(layer[name]);
     if (head !== shown.head || !all || state.chosen[0] !== n) return;
     const value = figure(all[h * (state.reverse ? keys : queries) + n], errorOf(layer[name]));
-    if (state.reverse) return fill(this.facts, say("facts_key", { mass: value }));
+    if (state.reverse) return tell(say("facts_key", { mass: value }));
     let maximum = head.open.maximum ? number(head.open.maximum[h * queries + n]) : null;
     if (!maximum)
       head.rows?.each(n, (_, weight) => {
         maximum ??= figure(weight, kLog16Error);
       });
-    fill(this.facts, say(maximum ? "facts_query" : "facts_entropy", { entropy: value, maximum }));
+    tell(say(maximum ? "facts_query" : "facts_entropy", { entropy: value, maximum }));
   }
 
-  // The largest of the values that are known.
+  // The largest of the values that are known. Their room is kept: what lies below stays where it
+  // is.
   tellStrongest(chosen, sums, known) {
+    const { source } = shown, count = state.reverse ? source.queries : source.keys;
+    const room = Math.min(kStrongest, count) * kStrongLine + (source.exact ? 0 : kStrongNote);
+    this.list.style.minHeight = `${room}px`;
     if (!sums) return fill(this.list);
     const best = [], size = (n) => Math.abs(sums[n]);
     for (let n = 0; n < sums.length; ++n) {
       if (known[n] !== kNumber || !(size(n) > 0)) continue;
-      if (best.length === 6 && size(n) <= size(best[5])) continue;
+      if (best.length === kStrongest && size(n) <= size(best.at(-1))) continue;
       best.push(n);
       best.sort((a, b) => size(b) - size(a));
-      best.length = Math.min(best.length, 6);
+      best.length = Math.min(best.length, kStrongest);
     }
     const tiles =
         known.includes(kTile) ? element("li", { class: "fine" }, say("strongest_known")) : null;
-    fill(this.list, tiles, best.map((n) => {
+    const lines = best.map((n) => {
       const bar = element("span", { class: "bar" });
       bar.style.width = `${(100 * size(n)) / size(best[0])}%`;
       bar.style.backgroundColor = this.scale.css(sums[n]);
@@ -165,22 +180,25 @@ export class TextView {
               placeElement(n, state.reverse ? "query" : "key"),
               element("span", { class: "track" }, bar),
               element("span", { class: "figure" }, shadeFigure(sums[n], n, chosen))));
-    }));
+    });
+    fill(this.list, lines, tiles);
   }
 
   // A text of `count` tokens: shade(n) is { value, known } or null (not to be shaded), marked are
   // the chosen ones.
   text(side, count, token, shade, marked) {
     const long = count > kPage, first = marked.size ? Math.min(...marked) : 0;
-    const place = this.starts[side] ??= { start: 0, seen: "" };
-    if (place.seen !== `${[...marked]}`)
-      Object.assign(place, { start: first - kPage / 2, seen: `${[...marked]}` });
+    const place = this.starts[side] ??= { start: first - kPage / 2, seen: `${[...marked]}` };
+    const begin = () => (long ? clamp(Math.floor(place.start), 0, count - kPage) : 0);
+    const onPage = (n) => n >= begin() && n < begin() + kPage;
+    if (place.seen !== `${[...marked]}` && marked.size && ![...marked].some(onPage))
+      place.start = first - kPage / 2;
+    place.seen = `${[...marked]}`;
     const turn = (start) => {
       place.start = clamp(start, 0, count - kPage);
       this.show();
     };
-    const from = long ? clamp(Math.floor(place.start), 0, count - kPage) : 0,
-          to = Math.min(count, from + kPage);
+    const from = begin(), to = Math.min(count, from + kPage);
     const tokens = element("div", {
       class: "tokens",
       role: "listbox",
@@ -254,9 +272,10 @@ export class TextView {
   hover(piece) {
     const [first] = state.chosen;
     if (!piece || first === undefined || !shown.source) return this.pointed?.(null);
-    const n = Number(piece.dataset.n),
-          query = piece.parentNode.dataset.side === "text" ? this.places().query(n) : n;
-    this.pointed?.(state.reverse ? (query < 0 ? null : [query, first]) : [first, n]);
+    const n = Number(piece.dataset.n), { side } = piece.parentNode.dataset, { reverse } = state;
+    if (side === (reverse ? "keys" : "queries")) return this.pointed?.(null);  // of its own side
+    const query = side === "text" ? this.places().query(n) : n;
+    this.pointed?.(reverse ? (query < 0 ? null : [query, first]) : [first, n]);
   }
 
   // Marks the token that belongs to a cell of the map.
@@ -281,7 +300,8 @@ export class TextView {
     const chosen =
         before.includes(index) ? before.filter((each) => each !== index) : [...before, index];
     choose({ chosen: chosen.sort((a, b) => a - b), reverse });
-    this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.focus();
+    const piece = this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`);
+    piece?.focus({ preventScroll: true });  // it is where it was
   }
 
   focus() { this.body.querySelector('.tokens [tabindex="0"]')?.focus(); }

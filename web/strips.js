@@ -68,7 +68,8 @@ export function paintTitles(context, {left, top, w, h}) {
 export function ticksOf(scale) {
   const { difference, bend, beyond } = scale;
   return [0, 0.25, 0.5, 0.75, 1].map((y) => {
-    const sign = y === 1 && beyond ? "≥ " : y === 0 && !difference && bend === "log" ? "≤ " : "";
+    const least = difference ? beyond : bend === "log";
+    const sign = y === 1 && beyond ? "≥ " : y === 0 && least ? "≤ " : "";
     return [y, sign + (difference ? signed(scale.value(y), 2) : number(scale.value(y), 2))];
   });
 }

@@ -19,6 +19,8 @@ function normsOf({ open, h, kh, keys }) {
   return all.subarray(at * keys, (at + 1) * keys);
 }
 
+function largestOf(norms) { return norms.reduce((a, b) => (b > a ? b : a), 0); }
+
 export class Weighted {
   constructor(head) {
     const { queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost } = head;
@@ -50,12 +52,25 @@ export class Weighted {
       };
       return {...cell, weight: cell.weight * norm, error: cell.error + this.normError, ...weighed };
     }
-    return {...cell, kind: "bound", most: cell.most * norm, tile: null };
+    return {...cell, kind: "bound", most: this.raised(cell.most, norm), tile: null };
   }
 
+  // What is at most `most` times a norm is at most: norms are rounded, too.
+  raised(most, norm) { return most * norm * (1 + this.normError); }
+
   range(i) { return this.head.range(i); }
-  most(i, j) { return this.head.most(i, j) * this.norms[j]; }
-  mostInRow(i) { return this.head.mostInRow(i) * this.norms.reduce((a, b) => Math.max(a, b), 0); }
+  most(i, j) { return this.raised(this.head.most(i, j), this.norms[j]); }
+  mostInRow(i) {
+    this.topNorm ??= largestOf(this.norms);
+    return this.raised(this.head.mostInRow(i), this.topNorm);
+  }
+
+  mostIn(row, column) {
+    const { keys } = this.tiles;
+    const norm = largestOf(this.norms.subarray(column * keys, (column + 1) * keys));
+    return this.raised(this.head.mostIn(row, column), norm);
+  }
+
   tile(row, column) { return this.head.tile(row, column, "mean") === HIDDEN ? HIDDEN : UNKNOWN; }
 
   // Where the tile of a cell lies; its numbers have no product.

@@ -85,6 +85,8 @@ export const kEnglish = {
   store_it: "This stores it:",
   tile_nan: "queries {queries}, keys {keys}: weights that are not numbers",
   tile_difference: "the means over queries {queries} and keys {keys} differ by {from} to {to}",
+  tile_difference_over:
+      "the largest weights over queries {queries} and keys {keys} differ by {from} to {to}",
   tile_single: "rounded: between {from} and {to}",
   tile_over: "largest {mean} over queries {queries}, keys {keys}",
   tile_mean: "mean {mean} over queries {queries}, keys {keys}",
@@ -121,6 +123,8 @@ export const kEnglish = {
       "orange: more weight in {b}; blue: less; to the largest known difference of all heads",
   scale_difference_own:
       "orange: more weight in {b}; blue: less; to the largest known difference of this head",
+  scale_difference_norms:
+      "orange: more weight × norm in {b}; blue: less; to the largest weight × norm of this head",
   scale_difference_unknown: "orange: more weight in {b}; blue: less",
   tile: "tile",
   tiles_show: "Tiles",
@@ -135,6 +139,7 @@ export const kEnglish = {
   legend_hidden: "hidden",
   legend_filtered: "left out",
   legend_tile: "tile of several cells, its other number in the corner",
+  legend_plain: "tile of several cells",
   legend_unknown: "not on the page",
   legend_nan: "not a number",
   legend_window: "exact window",
@@ -169,6 +174,8 @@ export const kEnglish = {
   strongest: "Strongest cells",
   strongest_others: "Of the stored cells. Any other is {most}.",
   strongest_stored: "Of the stored cells.",
+  strongest_computed_others: "Of the cells that were computed. Any other is {most}.",
+  strongest_computed: "Of the cells that were computed.",
   text_queries: "Queries",
   text_keys: "Keys",
   text_page: "{from} to {to} of {all}",
@@ -318,7 +325,7 @@ export const kEnglish = {
   key_export: "save SVG, PNG, CSV",
   key_link: "copy the link",
   key_table: "show the table",
-  key_language: "English, 中文",
+  key_language: "English, Chinese",
   key_help: "these keys",
   key_escape: "close; clear the cell, then the tokens",
 };

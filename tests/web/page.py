@@ -24,6 +24,8 @@ class Blobs:
     def add(self, array, kind="f32"):
         array = np.asarray(array)
         more = {}
+        if kind == "scaled" and not np.isfinite(array).all():
+            kind = "f16"
         if kind == "log8":
             data = log8(array)
         elif kind == "log16":
@@ -134,6 +136,7 @@ def tiles_of(weights, visible, most, blobs):
 def rows_of(weights, visible, k, begin, blobs):
     """The k keys of largest weight of the queries from `begin` on."""
     weights, visible, k = weights[:, begin:], visible[:, begin:], min(k, weights.shape[2])
+    visible = visible & ~np.isnan(weights).any(axis=2, keepdims=True)  # such a row has none
     order = np.argsort(np.where(visible, -weights, 1), axis=2, kind="stable")[..., :k]
     seen = np.take_along_axis(visible, order, axis=2)
     keys, none = ("u16", 65535) if weights.shape[2] <= 65535 else ("i32", -1)
@@ -171,7 +174,8 @@ def metrics_of(weights, visible, offset, ids):
 
     far = position[:, None] - key[None, :]
     with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -np.nansum(np.where(weights > 0, weights * np.log(weights), 0), axis=2)
+        entropy = -np.where(weights > 0, weights * np.log(weights), 0).sum(axis=2)
+    entropy[np.isnan(weights).any(axis=2)] = np.nan
     result = {
         "entropy": (entropy * rows).sum(axis=1) / count,
         "maximum": (weights.max(axis=2) * rows).sum(axis=1) / count,

@@ -9,6 +9,7 @@ import pytest
 import fixtures
 from page import Blobs, layer_of, page_of, softmax
 from test_map import colour
+from test_rows import told
 
 A = softmax(fixtures.habits(fixtures.SENTENCE))[0]
 
@@ -221,3 +222,70 @@ def test_a_page_opens_on_the_run_that_it_names(show):
     tab.tab.wait_for_function("() => location.hash.includes('show=a')")  # a link to the other run says so
     assert show(fixtures.two_runs(open=1), "#show=a").state("show") == "a"
     assert show(fixtures.small(open=1), "#").state("show") == "a"
+
+
+def reduced_runs(before, after=7.0, **options):
+    """Two runs of which the rows are stored, and that differ in query 20: it looks at key 7. The page, both weights."""
+    blobs, runs, weights, random = Blobs(), [], [], np.random.default_rng(41)
+    source = {name: random.normal(size=(1, 40, 8)).astype(np.float32) for name in "qkv"}
+    for name, strength in (("before", before), ("after", after)):
+        mine = {**source, **(options if name == "before" else {}), "q": source["q"].copy()}
+        mine["q"][0, 20] = strength * source["k"][0, 7]
+        weights.append(softmax(mine)[0][0])
+        layer = layer_of(mine, blobs, "layer 0", embed=False, top_k=4, tiles=8)
+        runs.append({"name": name, "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    return page_of(runs, blobs), weights
+
+
+ENDS = "() => { const { ticks } = attend.scale(); return [ticks[0], ticks.at(-1)]; }"
+
+
+def test_the_scale_of_differences_ends_at_the_largest_that_is_drawn(show):
+    """On a reduced page a stored cell differs more than any two means of tiles."""
+    html, (a, b) = reduced_runs(before=0.9)
+    apart = b - a
+    assert abs(apart[20, 7]) > 2 * np.abs(apart.reshape(5, 8, 5, 8).mean(axis=(1, 3))).max()
+    tab = show(html, "#show=difference&bend=linear")
+    tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    words = tab.text(".largest")
+    assert "query 20 → key 7" in words and f"{apart[20, 7]:+.3f}"[:5] in words and "of the means" not in words
+    low, high = (told(end.replace("+", "")) for end in tab.evaluate(ENDS))  # no "≥": nothing is beyond
+    assert -low == high == pytest.approx(apart[20, 7], rel=0.06)
+    assert np.abs(tab.pixel(20, 7) - colour(1, DIVERGING)).max() <= 4
+    # The largest weights of tiles differ as they like, and what a filter leaves out counts as 0.
+    for changes in ({"noFirst": True}, {"noFirst": False, "least": 0.1}):
+        assert [end[0] for end in tab.choose(**changes).evaluate(ENDS)] == ["≤", "≥"]
+    tab.choose(least=0, norms=True)
+    assert "to the largest weight × norm of this head" in tab.text(".below") and "≥" not in tab.evaluate(ENDS)[1]
+
+
+def test_tiles_that_differ_more_than_the_scale_say_so(show):
+    blobs, runs, random = Blobs(), [], np.random.default_rng(42)
+    for name, sharp in (("before", 1), ("after", 9)):
+        source = {name: random.normal(size=(1, 64, 8)).astype(np.float32) for name in "qkv"}
+        source["q"] *= sharp
+        layer = layer_of(source, blobs, "layer 0", embed=False, top_k=0, tiles=8)
+        runs.append({"name": name, "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    tab = show(page_of(runs, blobs), "#show=difference")
+    tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    assert "≥" not in tab.evaluate(ENDS)[1] and "of the means" in tab.text(".largest")
+    assert tab.choose(tile="maximum").evaluate(ENDS)[1].startswith("≥ ")
+
+
+def test_what_one_run_hides_and_the_other_stores_is_known(show):
+    html, (a, b) = reduced_runs(before=0.5, after=6.0, causal=True)
+    i = 3
+    j = max(range(i + 1, 40), key=lambda j: b[i, j])
+    assert a[i, j] == 0 and j in np.argsort(-b[i])[:4]
+    tab = show(html, f"#show=difference&cell={i},{j}")
+    tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(b[i, j], rel=2e-4)
+    known = {}  # in both: stored, or hidden; the first four rows of the first run are whole
+    for i in range(40):
+        stored = [set(np.argsort(np.where(seen, -w[i], 1), kind="stable")[:4])
+                  for seen, w in ((np.arange(40) <= i, a), (np.ones(40, bool), b))]
+        known.update({(i, int(j)): b[i, j] - a[i, j] for j in stored[1] if j > i or j in stored[0]})
+    lines = tab.evaluate("() => [...document.querySelectorAll('#strong button')].map((line) => line.dataset.cell)")
+    assert lines == [f"{i},{j}" for i, j in sorted(known, key=lambda at: -abs(known[at]))[:8]]
+    top = max(abs(value) for value in known.values())
+    assert told(tab.evaluate(ENDS)[1].replace("+", "")) == pytest.approx(top, rel=0.06)

@@ -156,6 +156,88 @@ def test_a_row_that_is_not_a_number_is_no_bound(show):
     assert told(tab.evaluate(CARDS)["0.0"]) == pytest.approx(softmax(source)[0][0, 6].max(), abs=6e-4)
 
 
+def test_beside_a_row_that_is_not_a_number_no_bound_is_too_low(show):
+    """The bytes of a tile have no NaN: where a row of it has, they say nothing of the others."""
+    source = layer(13, heads=2, queries=70, keys=70)
+    source["q"][0, 5] = np.nan
+    with np.errstate(invalid="ignore"):
+        weights, everything = softmax(source)[0], np.ones(70, bool)
+        pages = [page([source], embed=False, top_k=4, tiles=16), page([source], embed=False, top_k=4, tiles=16, begin=30)]
+    best = known_by(weights[0, 6], everything, 4)
+    j = next(j for j in range(70) if j not in best)
+    tab = show(pages[0], f"#cell=6,{j}")
+    most = float(tab.tab.get_attribute("#readout", "data-most"))
+    assert weights[0, 6, j] <= most <= 1.01 * np.sort(weights[0, 6])[-4]
+    assert weights[0, 6, j] <= told(tab.text("#readout .value")) and tab.evaluate(CARDS)["0.0"] != "≤0"
+    tab.choose(cell=[5, j])
+    assert "not a number" in tab.text("#readout")
+    others = re.search(r"Any other is ≤ (\S+)\.", tab.text("#strong"))
+    most = float(others[1]) if others else told(tab.text("#strong li:last-child .figure"))
+    for i in (*range(5), *range(6, 70)):
+        assert max(weights[0, i, j] for j in set(range(70)) - known_by(weights[0, i], everything, 4)) <= most
+    tab = show(pages[1])  # rows from 30 on are stored: of the others entropy tells which are not numbers
+    cells = tab.evaluate("(j) => Promise.all([5, 6].map((i) => attend.weight(0, 0, i, j)))", j)
+    assert cells[0]["kind"] == "exact" and np.isnan(cells[0]["weight"])
+    assert cells[1]["kind"] == "tile" and weights[0, 6, j] <= cells[1]["most"]
+
+
+def test_what_a_key_receives_is_hatched_where_the_mask_hides_it(show):
+    block = np.arange(40) // 10
+    source = layer(16, heads=1, queries=40, keys=40, mask=(block[:, None] == block[None, :])[None])
+    alpha = """() => { const canvas = document.querySelector(".thumb[data-head] canvas");
+      const { data } = canvas.getContext("2d").getImageData(0, 0, 1, 40);
+      return Array.from({ length: 40 }, (_, n) => data[4 * n + 3]); }"""
+    for masked in (True, False):  # without the mask itself, the tiles tell what they know
+        blobs = Blobs()
+        made = layer_of(source, blobs, "layer 0", embed=False, top_k=4, tiles=4 if masked else 40)
+        if not masked:
+            made["mask"] = None
+        run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+        tab = show(page_of([run], blobs), "#chosen=3&reverse=1")
+        assert tab.evaluate(alpha) == [255] * 10 + [0] * 30
+
+
+def test_queries_are_answered_with_the_filters_of_the_map(show):
+    """Head 6 sees all alike: query 4 gives each of five keys 0.2, without the first each of four 0.25."""
+    tab = show(fixtures.small(), "#head=6&noFirst=1&chosen=4")
+    for changes, value in (({}, 0.2), ({"renormalise": True}, 0.25), ({"norms": True}, None)):
+        cards = tab.choose(**changes).evaluate(CARDS)
+        shown = tab.choose(cell=[4, 1]).tab.get_attribute("#readout", "data-weight")
+        tab.choose(cell=None)
+        if value is None:  # of the key with the longest value
+            value = max(float(each) for each in tab.evaluate(
+                "() => [...document.querySelectorAll('.piece[data-value]')].map((piece) => piece.dataset.value)"))
+        else:
+            assert float(shown) == pytest.approx(value, rel=1e-4)
+        assert told(cards["0.6"]) == pytest.approx(value, abs=6e-4)
+
+
+def test_a_bound_counts_that_norms_are_rounded(show):
+    source = layer(17, heads=1, queries=30, keys=30)
+    blobs = Blobs()
+    made = layer_of(source, blobs, "layer 0", embed=False, top_k=4, tiles=8)
+    norms = 2.0 ** ((0.499 - np.arange(30)) / 2048)  # all a little below half a step: rounded down
+    made["value_norm"] = blobs.add(norms[None], "log16")
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    tab, weights = show(page_of([run], blobs)), softmax(source)[0][0]
+    for i in (3, 20):
+        j = next(j for j in range(30) if j not in known_by(weights[i], np.ones(30, bool), 4))
+        plain = float(tab.choose(norms=False, cell=[i, j]).tab.get_attribute("#readout", "data-most"))
+        most = float(tab.choose(norms=True).tab.get_attribute("#readout", "data-most"))
+        assert plain * norms[j] <= most <= plain * norms[j] * (1 + 4e-4)
+
+
+def test_a_text_of_its_own_side_points_at_no_cell(show):
+    tokens = {"tokens": ["un", "deux", "trois"], "key_tokens": ["one", "two", "three", "four", "five"]}
+    tab = show(page([layer(18, heads=1, queries=3, keys=5)], **tokens), "#chosen=1")
+    for reverse, own, other, cell in ((False, "queries", "keys", (1, 2)), (True, "keys", "queries", (2, 1))):
+        tab.choose(reverse=reverse, chosen=[1])
+        tab.tab.hover(f'[data-side="{other}"] .piece[data-n="2"]')
+        tab.tab.wait_for_selector(f'#readout[data-query="{cell[0]}"][data-key="{cell[1]}"]')
+        tab.tab.hover(f'[data-side="{own}"] .piece[data-n="2"]')
+        tab.tab.wait_for_selector("#readout:not([data-query])")
+
+
 def test_a_difference_of_stored_weights_has_only_the_digits_that_are_known(show):
     a = layer(14, heads=1, queries=30, keys=30)
     b = {**a, "q": a["q"] * np.float32(1.00002)}  # apart by less than what is stored

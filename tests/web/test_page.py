@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fixtures
-from page import Blobs, page_of
+from page import Blobs, layer_of, page_of
 
 
 KEYS = [
@@ -268,3 +268,39 @@ def test_both_runs_must_be_exact_for_the_header_to_say_so(show):
     blobs = Blobs()
     runs = [fixtures.run_of(fixtures.SENTENCE, blobs, embed=embed) for embed in (True, False)]
     assert "elsewhere tiles" in show(page_of(runs, blobs)).text("header")
+
+
+# Of each card, what is wider than its place.
+CUT = """() => [...document.querySelectorAll(".thumb")].flatMap((card) =>
+  [".thumb-top", ".thumb-name", ".thumb-top .figure", ".thumb-label"].map((name) => card.querySelector(name))
+    .filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.className + " " + node.textContent))"""
+LABELS = ["previous token", "first token", "selective", "current token", "induction", "duplicate token", "local", "uniform",
+          "mixed", "not finite", "none"]
+
+
+@pytest.mark.parametrize("width", [390, 800, 1440])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_name_score_and_label_of_144_heads_are_not_cut(show, language, width):
+    blobs, random = Blobs(), np.random.default_rng(51)
+    parts = []
+    for n in range(12):
+        source = {name: random.normal(size=(12, 24, 4)).astype(np.float32) for name in "qkv"}
+        made = layer_of({**source, "causal": True}, blobs, f"layer {n}", embed=n == 0, top_k=2, tiles=8)
+        made["labels"] = [{"name": LABELS[(n + h) % len(LABELS)], "score": 0.8765} for h in range(12)]
+        parts.append(made)
+    tokens = [f" token{n}" for n in range(24)]
+    run = {"name": "m", "tokens": tokens, "key_tokens": None, "special": [], "layers": parts}
+    tab = show(page_of([run], blobs), f"#language={language}", width=width)
+    assert tab.count(".thumb[data-head]") == 144 and tab.count(".heads.dense") == 1
+    for changes in ({}, {"cell": [20, 3]}, {"cell": None, "chosen": [21]}, {"reverse": True, "chosen": [2]},
+                    {"chosen": [], "sort": "entropy", "colour": "entropy"}):
+        assert tab.choose(**changes).evaluate(CUT) == [], changes
+
+
+def test_the_other_language_is_named_in_letters_that_every_reader_has(show):
+    tab = show(fixtures.small())
+    other = tab.tab.locator('header [data-value="zh"]')
+    assert other.inner_text() == "ZH" and other.get_attribute("title") == "中文"
+    assert tab.text("header").isascii() or not any("\u3000" <= letter <= "\u9fff" for letter in tab.text("header"))
+    other.click()
+    assert tab.drawn().state("language") == "zh" and other.inner_text() == "中文"

@@ -46,13 +46,13 @@ def test_nothing_moves_under_the_pointer_and_a_click_lands_where_it_points(show,
         tops = tab.evaluate(TOPS)
         tab.tab.mouse.move(x, y)
         tab.tab.wait_for_selector(f'#readout[data-query="{cell[0]}"][data-key="{cell[1]}"]')
-        assert tab.evaluate(TOPS)[:3] == tops[:3], cell
+        assert tab.evaluate(TOPS) == tops, cell
         assert tab.evaluate("() => { const box = document.getElementById('readout');"
                             "return box.scrollHeight <= box.clientHeight + 1 && box.scrollWidth <= box.clientWidth + 1; }")
         tab.tab.mouse.down()
         tab.tab.mouse.up()
         assert tab.drawn().state("cell") == list(cell)
-        assert tab.evaluate(TOPS)[:3] == tops[:3], cell  # nor does the click move anything
+        assert tab.evaluate(TOPS) == tops, cell  # nor does the click move anything
         tab.choose(cell=None, chosen=[])
 
 
@@ -118,3 +118,81 @@ def test_escape_takes_back_one_thing_at_a_time_and_never_the_filters(show):
         assert {name: tab.state(name) for name in filters} == filters
     tab.tab.click("text=Clear filters")
     assert tab.drawn().state("pattern") == "" and tab.state("p") == 1
+
+
+# Where the letters of every token are, and what lies below the text.
+PLACES = """() => [...document.querySelectorAll(".piece, #text .strongest, #strong")].map((node) => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  const { left, top } = (node.dataset.n ? range : node).getBoundingClientRect();
+  return [node.dataset.n ?? node.id, Math.round(2 * (left + scrollX)), Math.round(2 * (top + scrollY))];
+})"""
+# A token, scrolled to where it can be clicked: its middle.
+AT = """([n, block]) => {
+  const piece = document.querySelector(`.piece[data-n="${n}"]`);
+  piece.scrollIntoView({ block });
+  const { left, top, width, height } = piece.getBoundingClientRect();
+  return [left + width / 2, top + height / 2];
+}"""
+UNDER_POINTER = "([x, y]) => ({ ...document.elementFromPoint(x, y).closest('.piece, [data-cell]')?.dataset })"
+
+
+def click_token(tab, n, block="center", shift=False):
+    """Clicks a token; neither it nor any other moves."""
+    at = tab.evaluate(AT, [n, block])
+    before = tab.evaluate(PLACES)
+    if shift:
+        tab.tab.keyboard.down("Shift")
+    tab.tab.mouse.click(*at)
+    if shift:
+        tab.tab.keyboard.up("Shift")
+    assert tab.drawn().evaluate(UNDER_POINTER, at)["n"] == str(n)
+    assert tab.evaluate(PLACES) == before, n
+
+
+@pytest.mark.parametrize("width", [360, 768, 1440])
+@pytest.mark.parametrize("name", ["tokens", "tiles"])
+def test_choosing_tokens_moves_none(show, name, width):
+    make, address, _ = PAGES[name]
+    tab = show(make(), address, width=width)
+    last = tab.evaluate("() => attend.shape()[0] - 1")
+    click_token(tab, 4)
+    for n in (9, 0, last, 9):  # the last takes one back
+        click_token(tab, n, shift=True)
+    click_token(tab, 2)
+    tab.press("t")
+    click_token(tab, 6)
+    tab.press("Escape", "Escape")
+    assert tab.state("chosen") == []
+
+
+def test_the_page_of_a_long_text_stays_where_it_was_clicked(show):
+    tab = show(fixtures.many_heads(700, layers=1, heads=1))
+    shown = """() => { const { firstElementChild: first, lastElementChild: last } = document.querySelector(".tokens");
+      return [Number(first.dataset.n), Number(last.dataset.n)]; }"""
+    assert tab.evaluate(shown) == [0, 479]
+    for n, block, shift in ((100, "center", False), (400, "end", False), (20, "start", True), (470, "end", True)):
+        click_token(tab, n, block, shift)
+        assert tab.evaluate(shown) == [0, 479]
+    tab.tab.click("#text .pages button:last-of-type")
+    assert tab.drawn().evaluate(shown) == [220, 699]
+    click_token(tab, 690, shift=True)
+    assert tab.evaluate(shown) == [220, 699]
+    assert tab.choose(chosen=[5]).evaluate(shown) == [0, 479]  # from elsewhere: its page is shown
+
+
+@pytest.mark.parametrize("name", ["tokens", "tiles"])
+def test_a_click_on_a_strong_cell_does_not_move_it(show, name):
+    make, address, _ = PAGES[name]
+    tab = show(make(), address)
+    for n in (0, 3, 7):
+        at = tab.evaluate("""(n) => {
+          const button = document.querySelectorAll("#strong button")[n];
+          button.scrollIntoView({ block: "center" });
+          const { left, top, width, height } = button.getBoundingClientRect();
+          return [left + width / 2, top + height / 2];
+        }""", n)
+        cell = tab.evaluate(UNDER_POINTER, at)["cell"]
+        tab.tab.mouse.click(*at)
+        assert tab.drawn().evaluate(UNDER_POINTER, at)["cell"] == cell == ",".join(map(str, tab.state("cell")))
+        assert tab.count("#text .strongest button") > 0
