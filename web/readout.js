@@ -68,6 +68,13 @@ export function tileWords(tile, difference) {
   return largest ? words + say("tile_largest", { from, to }) : words;
 }
 
+// Between which numbers the difference of a cell lies, and what would store it in both runs.
+function betweenRuns({ between: [from, to] }, i, j) {
+  const ends = { from: outward(from, Math.floor), to: outward(to, Math.ceil) };
+  const flag = state.over === "none" ? say("stored_by", { flag: windowFlag(i, j) }) : null;
+  return [say("difference_between", ends), flag].filter(Boolean).join("; ");
+}
+
 // The rest of the sentence about a cell.
 function details(cell, difference, i, j) {
   if (cell.kind === "bound") {
@@ -75,6 +82,7 @@ function details(cell, difference, i, j) {
         state.over === "none" && !difference ? say("stored_by", { flag: windowFlag(i, j) }) : "";
     return [stored, cell.tile ? tileWords(cell.tile, difference) : ""].filter(Boolean).join("; ");
   }
+  if (cell.between) return [betweenRuns(cell, i, j), tileWords(cell.tile, true)].join("; ");
   if (cell.kind === "tile" || cell.kind === "unknown") return tileWords(cell.tile, difference);
   if (cell.kind === "hidden") return say(`hidden_${cell.reason}`);
   if (cell.kind === "filtered") {

@@ -82,6 +82,7 @@ export const kEnglish = {
   unknown_is: "this weight is not in the page",
   rounded_is: "stored to 1.7e-4 of itself",
   stored_by: "stored with {flag}",
+  difference_between: "this cell differs by {from} to {to}",
   store_it: "This stores it:",
   tile_nan: "queries {queries}, keys {keys}: weights that are not numbers",
   tile_difference: "the means over queries {queries} and keys {keys} differ by {from} to {to}",

@@ -77,6 +77,7 @@ export const kChinese = {
   unknown_is: "页面不含此权重",
   rounded_is: "存储的相对误差 1.7e-4",
   stored_by: "用 {flag} 存储",
+  difference_between: "此单元格相差 {from} 至 {to}",
   store_it: "存储它的命令：",
   tile_nan: "查询 {queries}、键 {keys}：含非数值的权重",
   tile_difference: "查询 {queries}、键 {keys} 上两个平均值相差 {from} 至 {to}",

@@ -262,6 +262,30 @@ def test_a_difference_of_tiles_names_a_range_and_its_means(show):
     assert tab.tab.get_attribute("#readout", "data-weight") == ""
 
 
+def test_a_difference_of_an_unknown_cell_has_both_bounds_and_the_flag(show):
+    blobs, runs, weights = Blobs(), [], []
+    for name, seed in (("a", 31), ("b", 32)):
+        random = np.random.default_rng(seed)
+        source = {part: random.normal(size=(2, 40, 8)).astype(np.float32) for part in "qkv"}
+        weights.append(softmax(source)[0][1])
+        layer = layer_of(source, blobs, "layer 0", embed=False, tiles=10, top_k=4)
+        runs.append({"name": name, "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    a, b = weights
+    best = [{(i, int(j)) for i in range(40) for j in np.argsort(-run[i])[:4]} for run in weights]
+    one = min(best[0] - best[1])  # known in one of them
+    neither = next((i, j) for i in range(20, 40) for j in range(40) if (i, j) not in best[0] | best[1])
+    tab = show(page_of(runs, blobs), "#show=difference&head=1")
+    for i, j in (one, neither):
+        words = tab.choose(cell=[i, j]).text("#readout")
+        from_, to = (float(end.replace("−", "-")) for end in re.search(r"this cell differs by (\S+) to (\S+);", words).groups())
+        least = [run[i, j] if (i, j) in stored else 0 for run, stored in zip(weights, best)]
+        most = [run[i, j] if (i, j) in stored else np.sort(run[i])[-4] for run, stored in zip(weights, best)]
+        assert from_ <= b[i, j] - a[i, j] <= to
+        assert 1.1 * (least[1] - most[0]) - 1e-3 <= from_ and to <= 1.1 * (most[1] - least[0]) + 1e-3
+        assert f"stored with --window 0,1,{i},1,{j},1" in words and "the means over queries" in words
+        assert tab.tab.get_attribute("#readout", "data-weight") == ""
+
+
 def test_a_threshold_leaves_out_no_tile_that_may_reach_it(show):
     html, weights, _ = reduced(top_k=0, windows=(), sharp=3.0)
     largest = weights[0].reshape(15, 4, 15, 4).max(axis=(1, 3))
