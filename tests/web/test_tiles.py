@@ -195,6 +195,19 @@ def test_the_table_tells_bounds_of_stored_rows(show):
         assert len(bounds) == 21 and all(weights[0, i, j] <= bound for j, bound in bounds.items())
 
 
+def test_a_bound_is_never_rounded_down(show):
+    html, weights, _ = reduced(length=24, tiles=8, top_k=6, windows=(), sharp=6.0)
+    tab = show(html, "#table=1")
+    rows = tab.evaluate("() => [...document.querySelectorAll('table.weights tbody tr')].map("
+                        "(row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent))")
+    cells, small = tab.evaluate(ALL_WEIGHTS, [1, 24, 24]), 0
+    for words, cell in zip(sum(rows, []), cells):
+        if cell["kind"] == "bound":
+            assert cell["most"] <= float(words[2:].replace("−", "-")) <= 1.1 * cell["most"]
+            small += cell["most"] < 1e-4
+    assert small > 20
+
+
 def test_csv_tells_tiles_and_cells_apart(show):
     html, weights, _ = reduced(length=61, tiles=16)
     tab = show(html, "#head=1")
@@ -210,9 +223,9 @@ def test_csv_tells_tiles_and_cells_apart(show):
             assert row["weight"] == "" and float(row["mean_weight"]) == pytest.approx(part.mean(), rel=0.05)
             assert float(row["largest_from"]) * 0.9999 <= part.max() <= float(row["largest_to"]) * 1.0001
         else:
-            assert float(row["weight"]) == pytest.approx(part[0, 0], rel=1.8e-4) and row["mean_weight"] == ""
+            assert float(row["weight"]) == pytest.approx(part[0, 0], rel=2e-3) and row["mean_weight"] == ""
             sums[i] += float(row["weight"])
-    assert 0 < sums.max() <= 1 + 2e-4
+    assert 0 < sums.max() <= 1 + 2e-3
 
 
 def test_svg_draws_tiles_as_tiles(show):
