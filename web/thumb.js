@@ -2,7 +2,7 @@
 // where something is selected, the weight that the head gives there.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {HIDDEN, openLayer, overHeadsOf, PageError, tilesOf, UNKNOWN, unpack} from "./data.js";
+import {HIDDEN, isMark, openLayer, overHeadsOf, PageError, tilesOf, UNKNOWN, unpack} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
 import {OverHeads} from "./overheads.js";
@@ -93,8 +93,9 @@ function paintBars(canvas, { bars, mostAt, upright }, scale) {
   const most = new Float32Array(n).fill(UNKNOWN);
   bars.forEach((value, at) => {
     const bin = Math.floor((at * n) / bars.length);
-    best[bin] = Math.max(best[bin], value === UNKNOWN ? 0 : value);
-    most[bin] = Math.max(most[bin], value === UNKNOWN ? mostAt(at) : value);
+    const known = value === UNKNOWN ? 0 : value;
+    best[bin] = Math.max(best[bin], known);
+    most[bin] = Math.max(most[bin], isMark(known) ? known : Math.max(known, mostAt(at)));
   });
   put(canvas, upright ? n : 2, upright ? 2 : n, (pixels) => {
     for (let at = 0; at < n; ++at) {
