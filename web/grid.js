@@ -24,8 +24,9 @@ export class Grid {
     this.root = root;
     this.root.append(this.overview.root, this.cards);
     this.buttons = new Map();
-    this.inSight = new Set();  // cards
-    this.stale = new Set();    // cards whose picture is not yet what it should be
+    this.inSight = new Set();    // cards
+    this.stale = new Set();      // cards whose picture is not yet what it should be
+    this.turns = new WeakMap();  // of each card, what draw() was last called for
     this.observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         if (!isIntersecting) this.inSight.delete(target);
@@ -252,12 +253,15 @@ export class Grid {
   async draw(button) {
     const { layer, head, over } = button.dataset, at = Number(layer);
     const canvas = button.querySelector("canvas");
-    const answer = this.answer(at, Number(head), over);
+    const answer = this.answer(at, Number(head), over), turn = {};
+    this.turns.set(button, turn);
+    const wanted = () => this.turns.get(button) === turn;
     try {
       if (answer) paintAnswer(canvas, answer, this.scale ?? this.selectionScale());
-      else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none");
+      else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none", wanted);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
+      if (!wanted()) return;
       button.classList.add("broken");
       button.title = error.message;
     }

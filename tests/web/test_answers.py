@@ -173,3 +173,75 @@ def test_the_scale_of_norms_ends_at_the_largest_of_all_cells(show):
         tab = show(page([source], top_k=2), "#norms=1&bend=linear")
         for i, j in [*np.argwhere(weighed == weighed.max()), (60, 4), (33, 7), (63, 50)]:
             assert np.abs(tab.pixel(int(i), int(j)) - colour(weighed[i, j] / weighed.max())).max() <= 4
+
+
+OVER = """([layer, over]) => { const card = document.querySelector(`.thumb[data-layer="${layer}"][data-over="${over}"]`);
+  const canvas = card.querySelector("canvas"), { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  return { words: card.getAttribute("aria-label"), figure: card.querySelector(".figure").textContent,
+    pixels: Array.from({ length: height }, (_, y) => [...data.slice(4 * y * width, 4 * y * width + 4)]) }; }"""
+PICTURE = """(head) => { const canvas = document.querySelector(`.thumb[data-head="${head}"] canvas`), { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  return Array.from({ length: height }, (_, y) => [...data.slice(4 * y * width, 4 * y * width + 4)]); }"""
+MAGENTA = [0xC2, 0x1A, 0x5B, 255]
+
+
+@pytest.mark.parametrize("begin", [0, 20])
+def test_a_head_that_is_not_a_number_is_seen_in_the_cards_over_heads(show, begin):
+    source = layer(26, heads=3, queries=40, keys=40)
+    blobs = Blobs()
+    made = layer_of(source, blobs, "layer 0", embed=False, top_k=2, tiles=10, begin=begin)
+    lse = softmax(source)[2][:, begin:].copy()
+    lse[1, 30 - begin] = np.nan
+    made["lse"] = blobs.add(lse)
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    tab = show(page_of([run], blobs))
+    for over in ("mean", "maximum"):
+        drawn = tab.evaluate(OVER, [0, over])["pixels"]
+        assert [n for n, pixel in enumerate(drawn) if pixel == MAGENTA] == [30 // 4]
+    own = [tab.evaluate(PICTURE, head) for head in range(3)]  # and in its own
+    assert [[n for n, pixel in enumerate(drawn) if pixel == MAGENTA] for drawn in own] == [[], [30 // 4], []]
+
+
+def test_cards_over_heads_count_norms_as_their_map_does(show):
+    html, weights, norms = model()
+    tab = show(html, "#norms=1&bend=linear&cell=20,7&chosen=20")
+    weighed = weights * norms[:, :, None, :]
+    for over, merge in (("mean", np.mean), ("maximum", np.max)):
+        value = merge(weighed[0, :, 20, 7])
+        assert told(tab.evaluate(OVER, [0, over])["figure"]) == pytest.approx(value, abs=6e-4)
+        tab.choose(layer=0, over=over)
+        assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(value, rel=1e-5)
+        assert np.abs(tab.choose(cell=None).pixel(20, 7) - colour(value / weighed[0].max())).max() <= 4
+        tab.choose(layer=1, cell=[30, 2])  # rows: a bound, and the same on the card
+        most = float(tab.tab.get_attribute("#readout", "data-most"))
+        assert most >= merge(weighed[1, :, 30, 2])
+        text = tab.evaluate(OVER, [1, over])["figure"]
+        assert text.startswith("≤") and most - 1e-9 <= told(text) <= most + 1.1e-3
+        assert "not on the page" in tab.text(".legend")
+        tab.choose(cell=[20, 7])
+
+
+def test_cards_over_heads_have_no_answer_of_a_query_or_key_and_say_so(show):
+    tab = show(model()[0], "#chosen=33")
+    for reverse, words in ((False, "not for a query"), (True, "not for a key")):
+        tab.choose(reverse=reverse)
+        for over in ("mean", "maximum"):
+            card = tab.evaluate(OVER, [1, over])
+            assert words in card["words"] and card["figure"] == "–"
+            assert {tuple(pixel) for pixel in card["pixels"]} == {(255, 255, 255, 255)}
+    card = tab.choose(cell=[30, 2]).evaluate(OVER, [0, "mean"])
+    assert "not for" not in card["words"] and card["words"].endswith(card["figure"])
+    card = tab.choose(cell=None, chosen=[]).evaluate(OVER, [0, "mean"])
+    assert card["words"] == "layer 0, mean over heads" and len(card["pixels"]) > 2
+    difference = show(fixtures.two_runs(), "#show=difference&cell=4,2")
+    assert "no answer of a difference" in difference.evaluate(OVER, [0, "maximum"])["words"]
+
+
+def test_a_picture_that_is_late_does_not_cover_a_newer_one(show):
+    html, weights, _ = model()
+    tab = show(html, "#cell=30,11&chosen=30")
+    tab.evaluate("() => { attend.choose({ colour: 'none' }); attend.choose({ colour: 'selection' }); }")
+    sizes = tab.drawn().evaluate(
+        "() => [...document.querySelectorAll('.thumb canvas')].map((canvas) => [canvas.width, canvas.height])")
+    assert len(sizes) == 18 and all(size == [16, 16] for size in sizes)  # answers, and no maps
