@@ -3,6 +3,7 @@ import {FILTERED, HIDDEN, isMark} from "./data.js";
 import {figureCanvas, svgOf} from "./figure.js";
 import {keyToken, queryToken, shown, shownName} from "./page.js";
 import {cellsOf, levelOf} from "./plot.js";
+import {rounded} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
@@ -38,8 +39,13 @@ const figureOf = (value, digits = 9) =>
     (isMark(value) ? "" : String(Number(value.toPrecision(digits))));
 const kTileDigits = 3;  // of what is rounded to steps of 2^(1/8)
 
-// The digits of a cell that is known: what was rounded for the page has six.
-function digitsOf(source, i, j) { return !source.exact && source.cell(i, j).error ? 6 : 9; }
+// A cell that is known: what was rounded for the page has the digits that it deserves, and what
+// may be no more than rounding is 0.
+function knownFigure(source, i, j, value) {
+  if (source.exact) return figureOf(value);
+  const { error = source.error, off = error * Math.abs(value) } = source.cell(i, j);
+  return String(Math.abs(value) <= off ? 0 : rounded(value, off, 9));
+}
 
 // What is in view: a line for each cell, or, where the page knows or draws tiles, a line for each
 // tile, and one for each cell that is known besides.
@@ -65,7 +71,7 @@ function cellLines(start, { i0, i1, j0, j1 }) {
     row.forEach((value, n) => {
       const j = j0 + n, kind = kindOf(value, "exact");
       const tokens = `${field(queryToken(i))},${field(keyToken(j))}`;
-      const figure = figureOf(value, kind === "exact" ? digitsOf(source, i, j) : 9);
+      const figure = kind === "exact" ? knownFigure(source, i, j, value) : figureOf(value);
       lines.push([start, i, j, tokens, figure, kind].join(","));
     });
   }
@@ -94,7 +100,7 @@ function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
     source.segment(i, j0, j1, row);
     row.forEach((value, n) => {
       if (!isMark(value))
-        add(i, 1, j0 + n, 1, figureOf(value, digitsOf(source, i, j0 + n)), "", "", "", "exact");
+        add(i, 1, j0 + n, 1, knownFigure(source, i, j0 + n, value), "", "", "", "exact");
     });
   }
   return lines;

@@ -5,7 +5,7 @@ import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, cornerOf, hasCorners, levelOf, plotPicture, showsTiles} from "./plot.js";
-import {deserved, tileWords} from "./readout.js";
+import {differenceWords, rounded, tileWords} from "./readout.js";
 import {SvgPen} from "./svg.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
@@ -81,9 +81,9 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
       pen.fillStyle = scale.css(value);
       const cell = source.error ? source.cell(i, j) : null,
             off = cell?.off ?? (cell?.error ?? 0) * Math.abs(value);
-      const words = value === FILTERED
-          ? say("filtered")
-          : Number(value.toPrecision(deserved(value, off, off ? 4 : 6)));
+      const words = value === FILTERED ? say("filtered")
+          : Math.abs(value) <= off     ? differenceWords(value, off)
+                                       : rounded(value, off, off ? 4 : 6);
       pen.fillRect((j - k0) * x, (i - q0) * y, x, y, `${pair}: ${words}`);
     });
   }

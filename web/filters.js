@@ -140,7 +140,12 @@ export class Filtered {
   topTile(kind) { return this.head.topTile(kind); }
 }
 
-const kComputed = 1e-6;  // relative error of a weight that is computed here: lse has 32 bits
+export const kComputed = 1e-6;  // relative error of a weight that is computed here: lse has 32 bits
+
+// Between which numbers the weight of a cell lies.
+function endsOf({ weight, error = 0, most = 1 }) {
+  return weight === null ? [0, most] : [weight * (1 - error), weight * (1 + error)];
+}
 
 // Run B minus run A. What one of them hides counts as 0 there.
 export class Difference {
@@ -218,8 +223,9 @@ export class Difference {
         error,
         off: off(a) + off(b)
       };
-    const tile = this.tileAt(i, j);
-    return { weight: null, kind: tile ? "tile" : "unknown", tile };
+    const tile = this.tileAt(i, j), [from, to] = [a, b].map(endsOf);
+    const between = [to[0] - from[1], to[1] - from[0]];
+    return { weight: null, kind: tile ? "tile" : "unknown", between, tile };
   }
 
   // The tile of both runs: the difference of the means, and between which numbers it lies. What

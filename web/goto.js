@@ -20,7 +20,7 @@ function readPlace(written) {
   return place;
 }
 
-// The next token at which a text begins, after token `from`; -1 if it is nowhere.
+// The next token at which a text begins, after token `from`; -1 if there is none.
 function findText(tokens, text, from) {
   const starts = [];
   let whole = "";
@@ -28,14 +28,29 @@ function findText(tokens, text, from) {
     starts.push(whole.length);
     whole += String(token).toLowerCase();
   }
-  const wanted = text.toLowerCase(), after = starts[from + 1] ?? 0;
-  let at = whole.indexOf(wanted, after);
-  if (at < 0) at = whole.indexOf(wanted);
+  if (from + 1 >= tokens.length) return -1;
+  let at = whole.indexOf(text.toLowerCase(), starts[from + 1]);
   if (at < 0) return -1;
   while (at < whole.length - 1 && /\s/.test(whole[at])) ++at;  // of " cat" the word
   let n = 0;
   while (n + 1 < starts.length && starts[n + 1] <= at) ++n;
   return n;
+}
+
+// The next place at which a text begins, { query } or { key }, after what is chosen, and then from
+// the first on; null if it is nowhere. Keys may have a text of their own, which comes second.
+function findPlace(text) {
+  const { tokens, key_tokens: keyTokens } = runOf(state.show), start = queryStart();
+  const sides = [{ tokens, at: (n) => (n < start ? { key: n } : { query: n - start }) }];
+  if (keyTokens) sides.push({ tokens: keyTokens, at: (n) => ({ key: n }) });
+  const [chosen] = state.chosen, side = keyTokens && state.reverse ? 1 : 0;
+  const from = chosen === undefined ? -1 : state.reverse ? chosen : chosen + start;
+  const after = [...sides.slice(side), ...sides.slice(0, side + 1)];
+  for (const [turn, { tokens: own, at }] of after.entries()) {
+    const n = findText(own ?? [], text, turn === 0 ? from : -1);
+    if (n >= 0) return at(n);
+  }
+  return null;
 }
 
 // The changes of the state that go to a place, or { error } in words.
@@ -47,12 +62,9 @@ function changesFor(place) {
   const changes = place.layer === undefined ? {} : { layer: at, head: place.head, over: "none" };
   let { query, key } = place;
   if (place.text !== undefined) {
-    const run = runOf(state.show), tokens = run.tokens ?? [], start = queryStart();
-    const [last = -1] = state.reverse ? [] : state.chosen;
-    const n = findText(tokens, place.text, last < 0 ? -1 : last + start);
-    if (n < 0) return { error: say("goto_no_text", { text: place.text }) };
-    if (n >= start) query = n - start;
-    else key = n;
+    const found = findPlace(place.text);
+    if (!found) return { error: say("goto_no_text", { text: place.text }) };
+    ({ query, key } = found);
   }
   if (query >= layer.queries) return none("query", query, layer.queries);
   if (key >= layer.keys) return none("key", key, layer.keys);

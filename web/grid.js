@@ -7,7 +7,7 @@ import {clamp, element, fill, scores} from "./dom.js";
 import {Overview} from "./overview.js";
 import {hasTwoRuns, headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
 import {answerWords, colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
-import {answerOf, answerOver, askAll, asked, isAsked} from "./selection.js";
+import {answerOf, answerOver, answersOver, askAll, asked, isAsked, largestDrawn} from "./selection.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 import {drawsCells, paintAnswer, paintThumb} from "./thumb.js";
@@ -24,8 +24,9 @@ export class Grid {
     this.root = root;
     this.root.append(this.overview.root, this.cards);
     this.buttons = new Map();
-    this.inSight = new Set();  // cards
-    this.stale = new Set();    // cards whose picture is not yet what it should be
+    this.inSight = new Set();    // cards
+    this.stale = new Set();      // cards whose picture is not yet what it should be
+    this.turns = new WeakMap();  // of each card, what draw() was last called for
     this.observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         if (!isIntersecting) this.inSight.delete(target);
@@ -121,7 +122,7 @@ export class Grid {
                     element("span", { class: "thumb-name" }, `L${at}`), score),
                 element("span", { class: "bar" }),
                 element("span", { class: "thumb-label" }, say(`over_${over}_row`))));
-        return { button, layer: at, over, score };
+        return { button, layer: at, over, score, words };
       });
     });
   }
@@ -174,8 +175,13 @@ export class Grid {
       bar.style.width = by ? `${clamp(100 * share, share > 0 ? 4 : 0, 100)}%` : "0";
       bar.style.backgroundColor = scale.css(0.35 + 0.65 * share);
     });
-    for (const { layer, over, score } of this.over)
-      score.textContent = this.short(answerWords(this.answer(layer, 0, over)));
+    for (const { button, layer, over, score, words } of this.over) {
+      const answer = this.answer(layer, 0, over), figure = answerWords(answer);
+      const why = answer && !answersOver(over) ? say(`over_no_${asked()?.kind}`) : figure;
+      score.textContent = this.short(figure);
+      button.title = [words, why].filter(Boolean).join(", ");
+      button.setAttribute("aria-label", button.title);
+    }
     this.overview.draw(by ?? "maximum");
     fill(this.hint, this.usualHint());
     this.mark();
@@ -183,7 +189,7 @@ export class Grid {
 
   // Without the 0 before the point where cards are narrow.
   short(figure) {
-    return this.buttons.size > kDense ? figure.replace(/^([≤≥]?)0\./, "$1.") : figure;
+    return this.buttons.size > kDense ? figure.replace(/^([≤≥±]?)0\./, "$1.") : figure;
   }
 
   // What a card answers to the selection; null where it is coloured by something else.
@@ -227,15 +233,13 @@ export class Grid {
     return this.asking;
   }
 
-  // The scale of answers: as the map's, or to the largest of them where they may be above 1.
+  // The scale of answers: as the map's from 0 to 1, or to the largest that is drawn of them.
   selectionScale() {
     if (colouredBy() !== "selection") return null;
-    const { kind } = asked() ?? {};
-    let top = 0;
-    for (const { layer, head } of this.buttons.values())
-      top = Math.max(top, rankOf(layer, head, "selection") || 0);
     const difference = state.show === "difference";
-    const one = kind === "cell" && !difference && !state.norms && state.same;
+    const one = !difference && !state.norms && state.same;
+    const all = one ? [] : [...this.buttons.values()].map((at) => answerOf(at.layer, at.head));
+    const top = all.reduce((most, each) => Math.max(most, each ? largestDrawn(each) : 0), 0);
     return new Scale({ bend: state.bend, top: one ? 1 : top, difference });
   }
 
@@ -249,12 +253,15 @@ export class Grid {
   async draw(button) {
     const { layer, head, over } = button.dataset, at = Number(layer);
     const canvas = button.querySelector("canvas");
-    const answer = this.answer(at, Number(head), over);
+    const answer = this.answer(at, Number(head), over), turn = {};
+    this.turns.set(button, turn);
+    const wanted = () => this.turns.get(button) === turn;
     try {
       if (answer) paintAnswer(canvas, answer, this.scale ?? this.selectionScale());
-      else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none");
+      else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none", wanted);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
+      if (!wanted()) return;
       button.classList.add("broken");
       button.title = error.message;
     }

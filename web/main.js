@@ -68,6 +68,7 @@ function showPins() {
 
 // What each change of the state makes new.
 function update(changed) {
+  clampState();
   const any = (...names) => names.some((name) => changed.has(name));
   if (any("language")) {
     build();
@@ -88,7 +89,6 @@ function update(changed) {
   if (any("sort")) views.headFields.querySelector('[data-key="sort"]').value = state.sort;
   if (any("colour")) views.headFields.querySelector('[data-key="colour"]').value = state.colour;
   if (any("layer", "head", "show", "over")) {
-    clampState();
     views.grid.mark();
     return load();
   }
@@ -115,8 +115,9 @@ function update(changed) {
 function ask() { return views.grid.ask()?.catch(unexpected); }
 
 // The state may come from a link to another page: heads and layers that are not there become the
-// last, metrics that are not there none.
+// last, metrics that are not there none, and a run that is not there the first.
 function clampState() {
+  if (!hasTwoRuns()) state.show = "a";
   if (!isSort(state.sort)) state.sort = "order";
   if (!["selection", "none", ...metricNames()].includes(state.colour)) state.colour = "selection";
   const layers = runOf(state.show).layers;
@@ -149,7 +150,6 @@ function start() {
   const long = shown.page.runs.some((run) => run.layers.some((layer) => layer.keys > kLong));
   startState({ language, show, bend: long ? "log" : "sqrt" });
   setLanguage(state.language);
-  if (state.show !== "a" && !hasTwoRuns()) state.show = "a";
   clampState();
   build();
   listen(update);

@@ -2,6 +2,7 @@
 // every head is known there, elsewhere the tiles that the page holds of them.
 import {HIDDEN, isMark, log8Range, UNKNOWN} from "./data.js";
 import {mostInTiles} from "./head.js";
+import {Weighted} from "./values.js";
 
 export class OverHeads {
   // heads: all of the layer; tiles: as of one head, their mean the plane of `which`.
@@ -104,4 +105,16 @@ export class OverHeads {
     for (const value of this.tiles.mean) top = Math.max(top, value);
     return top;
   }
+}
+
+// The mean or the largest of weights times norms; of tiles it knows no product.
+export class WeightedOverHeads extends OverHeads {
+  constructor(plain) {
+    super(plain.heads.map((head) => new Weighted(head)), plain.tiles, plain.which);
+    Object.assign(this, { plain, weighted: true });
+  }
+
+  cell(i, j) { return {...super.cell(i, j), tile: null, plainError: 0 }; }
+  tile(row, column) { return this.plain.tile(row, column) === HIDDEN ? HIDDEN : UNKNOWN; }
+  topTile() { return this.largest(); }
 }

@@ -4,7 +4,7 @@ import {openLayer, overHeadsOf, PageError} from "./data.js";
 import {element} from "./dom.js";
 import {Difference, Filtered, filtersActive, keptKeys} from "./filters.js";
 import {Head} from "./head.js";
-import {OverHeads} from "./overheads.js";
+import {OverHeads, WeightedOverHeads} from "./overheads.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {tokenAt, tokenElement} from "./tokens.js";
@@ -74,9 +74,10 @@ export async function headOf(layer, head, over = "none") {
   return new OverHeads(all, await overHeadsOf(layer, over), over);
 }
 
-// A head, its weights times the norms of the values if the state says so.
+// A head, or all of them as one, the weights times the norms of the values if the state says so.
 export function normed(head) {
-  return state.norms && !head.heads && hasNorms(head.layer) ? new Weighted(head) : head;
+  if (!state.norms || !hasNorms(head.layer)) return head;
+  return head.heads ? new WeightedOverHeads(head) : new Weighted(head);
 }
 
 // A head with what the state puts around it: norms of the values, filters.

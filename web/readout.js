@@ -15,7 +15,9 @@ export function rangeWords(begin, count) {
 function outward(value, round) {
   if (value === 0) return "0";
   const step = 10 ** (Math.floor(Math.log10(Math.abs(value))) - 1);
-  return number(Number((round(value / step) * step).toPrecision(2)), 2);
+  const end = Number((round(value / step) * step).toPrecision(2));
+  return number(
+      end, Math.abs(end) < 1e-4 ? 3 : 2);  // number() leaves out one beside a power of ten
 }
 
 // "0.0087–0.0095"
@@ -29,20 +31,31 @@ export function mostWords(most) { return `≤ ${outward(most, Math.ceil)}`; }
 
 // How many digits, `most` or fewer, a number deserves that is off by at most `off`: the last one is
 // off by at most a half.
-export function deserved(value, off, most = 4) {
+function deserved(value, off, most = 4) {
   if (!off || !Number.isFinite(value) || value === 0) return most;
   const digits = Math.floor(Math.log10(Math.abs(value))) - Math.ceil(Math.log10(2 * off)) + 1;
   return Math.max(1, Math.min(most, digits));
 }
 
+// A number that is off by at most `off`, with the digits that it deserves, `most` or fewer.
+export function rounded(value, off, most) {
+  return Number(value.toPrecision(deserved(value, off, most)));
+}
+
+// Such a number in words: digits before the point that are not known become 0.
+function inWords(value, off, most, write) {
+  const digits = deserved(value, off, most), large = off > 0 && Math.abs(value) >= 10 ** digits;
+  return write(large ? rounded(value, off, most) : value, digits);
+}
+
 // A number with a relative error.
 export function figure(value, error = 0) {
-  return number(value, deserved(value, error * Math.abs(value)));
+  return inWords(value, error * Math.abs(value), 4, number);
 }
 
 // A difference of numbers that are off by at most `off` together.
-export function differenceWords(value, off = 0) {
-  if (value === 0 || !(Math.abs(value) <= off)) return signed(value, deserved(value, off));
+export function differenceWords(value, off = 0, most = 4) {
+  if (value === 0 || !(Math.abs(value) <= off)) return inWords(value, off, most, signed);
   return `± ${outward(off, Math.ceil)}`;
 }
 
@@ -69,6 +82,13 @@ export function tileWords(tile, difference) {
   return largest ? words + say("tile_largest", { from, to }) : words;
 }
 
+// Between which numbers the difference of a cell lies, and what would store it in both runs.
+function betweenRuns({ between: [from, to] }, i, j) {
+  const ends = { from: outward(from, Math.floor), to: outward(to, Math.ceil) };
+  const flag = state.over === "none" ? say("stored_by", { flag: windowFlag(i, j) }) : null;
+  return [say("difference_between", ends), flag].filter(Boolean).join("; ");
+}
+
 // The rest of the sentence about a cell.
 function details(cell, difference, i, j) {
   if (cell.kind === "bound") {
@@ -76,6 +96,7 @@ function details(cell, difference, i, j) {
         state.over === "none" && !difference ? say("stored_by", { flag: windowFlag(i, j) }) : "";
     return [stored, cell.tile ? tileWords(cell.tile, difference) : ""].filter(Boolean).join("; ");
   }
+  if (cell.between) return [betweenRuns(cell, i, j), tileWords(cell.tile, true)].join("; ");
   if (cell.kind === "tile" || cell.kind === "unknown") return tileWords(cell.tile, difference);
   if (cell.kind === "hidden") return say(`hidden_${cell.reason}`);
   if (cell.kind === "filtered") {

@@ -76,26 +76,29 @@ export function scoreWords(at, head, name) {
 
 export function answerWords(answer) {
   if (!answer || Number.isNaN(answer.value)) return answer ? "–" : "";
-  const [sign, round] = kRounding[answer.bound];
-  return sign + shortScore(answer.value, round);
+  const { value, off = 0, bound } = answer, [sign, round, way] = kRounding[bound] ?? [];
+  if (bound) return sign + shortScore(value + way * off, round);
+  if (value !== 0 && Math.abs(value) <= off) return `±${shortScore(off, Math.ceil)}`;
+  return shortScore(value, Math.round, off);
 }
 
 // A bound is rounded so that it stays one.
 const kRounding = {
-  "": ["", Math.round],
-  most: ["≤", Math.ceil],
-  least: ["≥", Math.floor]
+  most: ["≤", Math.ceil, 1],
+  least: ["≥", Math.floor, -1]
 };
 
 const kTiny = 0.00095;  // below, three decimals would round to one wrong digit
 
-// 0.143, 12.3, 2e−4: short enough to stand beside a name.
-function shortScore(value, round = Math.round) {
+// 0.143, 12.3, 2e−4: short enough to stand beside a name, and no decimal of what is off by at most
+// `off` that is not known.
+function shortScore(value, round = Math.round, off = 0) {
   const size = Math.abs(value);
   if (size === 0) return "0";
-  const digits = size < kTiny ? -Math.floor(Math.log10(size)) : size < 10 ? 3 : 1;
+  const first = -Math.floor(Math.log10(size)), most = size < kTiny ? first : size < 10 ? 3 : 1;
+  const digits = off ? Math.min(most, Math.max(first, -Math.ceil(Math.log10(2 * off)))) : most;
   const rounded = round(value * 10 ** digits) / 10 ** digits;
-  const text = size < kTiny ? rounded.toExponential(0) : rounded.toFixed(digits);
+  const text = size < kTiny ? rounded.toExponential(0) : rounded.toFixed(Math.max(0, digits));
   return text.replaceAll("-", "−");
 }
 
@@ -138,11 +141,18 @@ export function groupsOfHeads() {
   const share = (each) =>
       (value(each) === -Infinity ? -1 : kShares.findIndex((end) => value(each) >= end * top));
   return grouped(sorted, share).map(({ heads }) => {
-    const values = heads.map(value).filter(Number.isFinite);
-    if (values.length === 0) return { title: say("group_none", { n: heads.length }), heads };
-    const [high, low] = [values[0], values.at(-1)].map((each) => shortScore(each));
+    const known = heads.filter((each) => Number.isFinite(value(each)));
+    if (known.length === 0) return { title: say("group_none", { n: heads.length }), heads };
+    const [high, low] = [known[0], known.at(-1)].map(rankWords);
     return { title: `${high === low ? high : `${high} – ${low}`} · ${heads.length}`, heads };
   });
+}
+
+// How high a head stands in the sort, in words.
+function rankWords({ layer, head }) {
+  const rank = rankOf(layer, head, state.sort);
+  return state.sort === "selection" ? answerWords({...answerOf(layer, head), value: rank })
+                                    : shortScore(rank);
 }
 
 function grouped(heads, title) {

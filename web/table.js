@@ -1,9 +1,9 @@
 // The weights as a real table, for screen readers and for copying, up to 64 tokens. It is always
 // there for them, and shown to everybody on request.
 import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
-import {element, fill, number, signed} from "./dom.js";
+import {element, fill, number} from "./dom.js";
 import {keyToken, queryToken, shown, shownHead} from "./page.js";
-import {mostWords, tileWords} from "./readout.js";
+import {differenceWords, mostWords, tileWords} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
@@ -31,10 +31,12 @@ export function showTable(root) {
     const cells = [...row].map((value, j) => {
       if (value === HIDDEN) return element("td", { class: "hidden-cell" }, say("hidden"));
       if (value === FILTERED) return element("td", {}, say("filtered"));
-      if (value === UNKNOWN)
-        return element("td", { class: "tile-cell" }, unknownWords(source.cell(i, j), source));
+      // A stored 0 is only very small, and the rounding of a difference is that of two weights.
+      const cell = value === UNKNOWN || value === 0 || source.difference ? source.cell(i, j) : null;
+      if (cell?.weight === null)
+        return element("td", { class: "tile-cell" }, unknownWords(cell, source));
       const words = Number.isNaN(value) ? say("nan")
-          : source.difference           ? signed(value, 3)
+          : source.difference           ? differenceWords(value, cell.off, 3)
                                         : number(value, 3);
       return element("td", { class: "figure" }, words);
     });

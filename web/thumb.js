@@ -2,7 +2,7 @@
 // where something is selected, the weight that the head gives there.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {HIDDEN, openLayer, overHeadsOf, PageError, tilesOf, UNKNOWN, unpack} from "./data.js";
+import {HIDDEN, isMark, openLayer, overHeadsOf, PageError, tilesOf, UNKNOWN, unpack} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
 import {OverHeads} from "./overheads.js";
@@ -29,10 +29,12 @@ function put(canvas, rows, columns, paint) {
   context.putImageData(image, 0, 0);
 }
 
-// The tiles of a head, or of all heads as one; throws a PageError where there are none.
-export async function paintThumb(canvas, at, h, over = "none") {
+// The tiles of a head, or of all heads as one; throws a PageError where there are none. Draws
+// nothing if the picture is no longer wanted once the data is there.
+export async function paintThumb(canvas, at, h, over = "none", wanted = () => true) {
   const layers = layersShown(at), cells = over === "none" && drawsCells(layers);
   const heads = await Promise.all(layers.map((layer) => headFor(layer, h, over, cells)));
+  if (!wanted()) return;
   const source = heads.length === 2 ? new Difference(...heads) : heads[0];
   if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
   const top = source.difference ? differenceOf(null, null)
@@ -52,9 +54,11 @@ async function headFor(layer, h, over, cells) {
   if (cells) return new Head(layer, await openLayer(layer), h);
   const tiles = over === "none" ? await tilesOf(layer) : await overHeadsOf(layer, over);
   if (!tiles) throw new PageError(say("no_tiles"));
+  // Of the rows it is only asked where they begin: whose lse is not a number.
   const open = { tiles, lse: await unpack(layer.lse), rows: layer.rows, windows: [] };
-  if (over === "none") return new Head(layer, {...open, rows: null }, h);
-  return new OverHeads([new Head(layer, {...open, rows: null }, 0)], tiles, over);
+  if (over === "none") return new Head(layer, open, h);
+  const all = Array.from({ length: layer.heads }, (_, n) => new Head(layer, open, n));
+  return new OverHeads(all, tiles, over);
 }
 
 function paintCellsOf(canvas, source, scale) {
@@ -93,8 +97,9 @@ function paintBars(canvas, { bars, mostAt, upright }, scale) {
   const most = new Float32Array(n).fill(UNKNOWN);
   bars.forEach((value, at) => {
     const bin = Math.floor((at * n) / bars.length);
-    best[bin] = Math.max(best[bin], value === UNKNOWN ? 0 : value);
-    most[bin] = Math.max(most[bin], value === UNKNOWN ? mostAt(at) : value);
+    const known = value === UNKNOWN ? 0 : value;
+    best[bin] = Math.max(best[bin], known);
+    most[bin] = Math.max(most[bin], isMark(known) ? known : Math.max(known, mostAt(at)));
   });
   put(canvas, upright ? n : 2, upright ? 2 : n, (pixels) => {
     for (let at = 0; at < n; ++at) {

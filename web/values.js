@@ -81,20 +81,29 @@ export class Weighted {
 
   topTile() { return this.largest(); }
 
-  // Of what is stored, or of all cells of a small head.
+  // Of what is stored, or of all cells of an exact head.
   largest() {
     if (this.top !== undefined) return this.top;
     this.top = 0;
-    const row = new Float64Array(this.keys), take = (_, value) => {
-      if (value > this.top) this.top = value;
-    };
+    for (let i = 0; i < this.queries; ++i)
+      this.known(i, (_, value) => {
+        if (value > this.top) this.top = value;
+      });
+    if (this.exact) this.searchOthers();
+    return this.top;
+  }
+
+  // Raises the top to that of all cells. A key that is not stored has at most the weight that its
+  // row leaves: of each row, keys of large norms as long as one may still be above the top.
+  searchOthers() {
+    const { norms, head } = this, one = new Float64Array(1);
+    const order = Uint32Array.from(norms.keys()).sort((a, b) => norms[b] - norms[a]);
     for (let i = 0; i < this.queries; ++i) {
-      if (this.head.rows) this.known(i, take);
-      else {
-        this.segment(i, 0, this.keys, row);
-        row.forEach((value, j) => take(j, value));
+      const most = head.rows?.most(i) ?? 1;
+      for (let n = 0; n < order.length && most * norms[order[n]] > this.top; ++n) {
+        this.segment(i, order[n], order[n] + 1, one);
+        if (one[0] > this.top) this.top = one[0];
       }
     }
-    return this.top;
   }
 }

@@ -199,6 +199,15 @@ def test_4096_tokens_on_a_page_of_one_mebibyte():
         layer = data_of(view)["runs"][0]["layers"][0]
         assert layer["rows"]["count"] == 4096 and layer["rows"]["k"] >= 2
         check_layer(layer, q, k, options)
+    q, k, v = (x[:, :1] for x in (q, k, v))
+    mask = np.random.default_rng(5).random((1, 1, 4096, 4096), "f4") < 0.5
+    mask[..., 7::1000, :] = False     # rows that see nothing
+    packed = (np.concatenate([x[:, :, :50], x], 2) for x in (q, k, v))
+    for given, options, cut in (((q, k, v), {"mask": mask}, {}),
+                                (packed, {"causal": True}, {"cu_seqlens_q": np.array([0, 50, 4146]), "batch": 1})):
+        layer = data_of(attend.view(*given, page_bytes=1 << 20, **options, **cut))["runs"][0]["layers"][0]
+        assert layer["rows"]["count"] == 4096 and layer["q"] is None
+        check_layer(layer, q, k, options)
 
 
 @pytest.mark.parametrize("queries, options", [(131072, {"causal": True, "window": (256, 0)}), (1024, {"causal": True})],

@@ -76,11 +76,11 @@ def test_bars_of_a_query_show_what_is_known_and_what_is_at_most(show):
     rows = tab.evaluate("""() => { const canvas = document.querySelector(".thumb[data-head] canvas");
       return [0, 1].map((y) => { const { data } = canvas.getContext("2d").getImageData(0, y, 20, 1);
         return Array.from({ length: 20 }, (_, n) => [...data.slice(4 * n, 4 * n + 3)]); }); }""")
-    known, top = known_by(weights, np.ones(20, bool), 4), weights.max()
+    known = known_by(weights, np.ones(20, bool), 4)
     most = sorted(weights[j] for j in known)[0]
     for j in range(20):
         upper, lower = (weights[j], weights[j]) if j in known else (0, most)
-        assert np.abs(rows[0][j] - colour(upper / top)).max() <= 4 and np.abs(rows[1][j] - colour(lower / top)).max() <= 4
+        assert np.abs(rows[0][j] - colour(upper)).max() <= 4 and np.abs(rows[1][j] - colour(lower)).max() <= 4
 
 
 def test_what_a_key_receives_counts_its_norm(show):

@@ -120,6 +120,31 @@ def test_a_link_that_makes_no_sense_does_no_harm(show, address):
     assert tab.count(".problem") == 0 and tab.tab.get_attribute("#map", "data-whole") == "true"
 
 
+FOLLOW = """(address) => new Promise((done) => {
+  addEventListener("hashchange", () => done(), { once: true });
+  location.hash = address;
+})"""
+
+
+@pytest.mark.parametrize("pages", ["one run", "two runs"])
+def test_a_link_that_makes_no_sense_does_no_harm_on_an_open_page(show, pages):
+    tab = show(fixtures.small() if pages == "one run" else fixtures.two_runs(), "#head=2")
+    for address, expected in (
+        ("show=b", {"show": "a" if pages == "one run" else "b", "head": 0}),
+        ("language=zh&layer=99", {"language": "zh", "layer": 1}),
+        ("sort=nothing", {"sort": "order", "language": "en", "layer": 0}),
+        ("colour=nothing&head=77", {"colour": "selection", "head": 7}),
+        ("show=difference&sort=difference", {"sort": "order" if pages == "one run" else "difference"}),
+        ("sort=difference&layer=0.5", {"sort": "order", "show": "a", "layer": 0}),
+    ):
+        tab.evaluate(FOLLOW, address)
+        tab.drawn()
+        assert {key: tab.state(key) for key in expected} == expected
+        assert tab.count(".problem") == 0 and tab.text("#one .note") == ""
+        assert "_nothing" not in tab.evaluate("() => document.getElementById('page').innerHTML")
+        assert tab.tab.input_value('select[data-key="sort"]') == tab.state("sort")
+
+
 def test_a_narrower_window_makes_a_narrower_map(show):
     tab = show(fixtures.small(), width=1440)
     tab.tab.set_viewport_size({"width": 500, "height": 800})

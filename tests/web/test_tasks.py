@@ -151,6 +151,31 @@ COMPARE = """async ([svg, png, points]) => {
 }"""
 
 
+# What the map has on the screen and what a PNG has of it, at pixels of the map: the most that they differ.
+ON_SCREEN = """async ([png, points]) => {
+  const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0)), image = new Image();
+  image.src = URL.createObjectURL(new Blob([bytes], { type: "image/png" }));
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width, image.height];
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  const at = (each, x, y) => [...each.getContext("2d").getImageData(x, y, 1, 1).data];
+  return Math.max(...points.map(([x, y]) => {
+    const map = at(document.getElementById("map"), x, y), file = at(canvas, 3 * x + 1, 3 * (y + 30) + 1);
+    return Math.max(...map.map((value, c) => Math.abs(value - file[c])));
+  }));
+}"""
+
+
+def check_screen(tab, png, cells, zoom):
+    """The pixels off the middle of some cells."""
+    left, top, w, h = tab.evaluate("() => { const { left, top, w, h } = attend.geometry(); return [left, top, w, h]; }")
+    q0, q1, k0, k1 = zoom
+    points = [[int(left + (j + 0.25 - k0) / (k1 - k0) * w), int(top + (i + 0.25 - q0) / (q1 - q0) * h)] for i, j in cells]
+    assert len({tuple(tab.pixel(i, j)) for i, j in cells}) > 5  # there is something to compare
+    assert tab.evaluate(ON_SCREEN, [base64.b64encode(png).decode(), points]) <= 2
+
+
 def saved(reader, kind):
     with reader.tab.tab.expect_download() as download:
         reader.click(f'[data-export="{kind}"]')
@@ -182,6 +207,15 @@ def check_figure(tab):
     drawn = tab.evaluate(COMPARE, [text, base64.b64encode(png).decode(), points])
     assert drawn["sizes"][:2] == drawn["sizes"][2:] and drawn["corner"] == [255, 255, 255]
     assert drawn["most"] <= 12 and drawn["apart"] < 0.03  # letters and hatching are set a little differently
+
+
+def test_a_figure_is_what_is_drawn_on_the_screen(show):
+    random = np.random.default_rng(3)
+    tab = show(page_of_512()[0], "#layer=5&head=3&cell=300,17&chosen=300&zoom=292,304,10,22")  # tiles and cells
+    check_screen(tab, saved(Steps(tab), "png"), [(i, j) for i in range(292, 304) for j in range(10, 22)], (292, 304, 10, 22))
+    tab.choose(layer=0, zoom=None)  # all of an exact head, a pixel a cell
+    cells = [(int(i), int(j)) for i, j in random.integers(0, 512, (200, 2)) if j <= i and abs(i - 300) > 4]
+    check_screen(tab, saved(Steps(tab), "png"), cells, (0, 512, 0, 512))
 
 
 def test_a_link_opens_at_the_same_place(show):

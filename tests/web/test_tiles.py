@@ -195,6 +195,19 @@ def test_the_table_tells_bounds_of_stored_rows(show):
         assert len(bounds) == 21 and all(weights[0, i, j] <= bound for j, bound in bounds.items())
 
 
+def test_a_bound_is_never_rounded_down(show):
+    html, weights, _ = reduced(length=24, tiles=8, top_k=6, windows=(), sharp=6.0)
+    tab = show(html, "#table=1")
+    rows = tab.evaluate("() => [...document.querySelectorAll('table.weights tbody tr')].map("
+                        "(row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent))")
+    cells, small = tab.evaluate(ALL_WEIGHTS, [1, 24, 24]), 0
+    for words, cell in zip(sum(rows, []), cells):
+        if cell["kind"] == "bound":
+            assert cell["most"] <= float(words[2:].replace("−", "-")) <= 1.1 * cell["most"]
+            small += cell["most"] < 1e-4
+    assert small > 20
+
+
 def test_csv_tells_tiles_and_cells_apart(show):
     html, weights, _ = reduced(length=61, tiles=16)
     tab = show(html, "#head=1")
@@ -210,9 +223,9 @@ def test_csv_tells_tiles_and_cells_apart(show):
             assert row["weight"] == "" and float(row["mean_weight"]) == pytest.approx(part.mean(), rel=0.05)
             assert float(row["largest_from"]) * 0.9999 <= part.max() <= float(row["largest_to"]) * 1.0001
         else:
-            assert float(row["weight"]) == pytest.approx(part[0, 0], rel=1.8e-4) and row["mean_weight"] == ""
+            assert float(row["weight"]) == pytest.approx(part[0, 0], rel=2e-3) and row["mean_weight"] == ""
             sums[i] += float(row["weight"])
-    assert 0 < sums.max() <= 1 + 2e-4
+    assert 0 < sums.max() <= 1 + 2e-3
 
 
 def test_svg_draws_tiles_as_tiles(show):
@@ -260,6 +273,30 @@ def test_a_difference_of_tiles_names_a_range_and_its_means(show):
     readout = tab.text("#readout")
     assert "differ by" in readout and "queries 20–23 and keys 8–11" in readout
     assert tab.tab.get_attribute("#readout", "data-weight") == ""
+
+
+def test_a_difference_of_an_unknown_cell_has_both_bounds_and_the_flag(show):
+    blobs, runs, weights = Blobs(), [], []
+    for name, seed in (("a", 31), ("b", 32)):
+        random = np.random.default_rng(seed)
+        source = {part: random.normal(size=(2, 40, 8)).astype(np.float32) for part in "qkv"}
+        weights.append(softmax(source)[0][1])
+        layer = layer_of(source, blobs, "layer 0", embed=False, tiles=10, top_k=4)
+        runs.append({"name": name, "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    a, b = weights
+    best = [{(i, int(j)) for i in range(40) for j in np.argsort(-run[i])[:4]} for run in weights]
+    one = min(best[0] - best[1])  # known in one of them
+    neither = next((i, j) for i in range(20, 40) for j in range(40) if (i, j) not in best[0] | best[1])
+    tab = show(page_of(runs, blobs), "#show=difference&head=1")
+    for i, j in (one, neither):
+        words = tab.choose(cell=[i, j]).text("#readout")
+        from_, to = (float(end.replace("−", "-")) for end in re.search(r"this cell differs by (\S+) to (\S+);", words).groups())
+        least = [run[i, j] if (i, j) in stored else 0 for run, stored in zip(weights, best)]
+        most = [run[i, j] if (i, j) in stored else np.sort(run[i])[-4] for run, stored in zip(weights, best)]
+        assert from_ <= b[i, j] - a[i, j] <= to
+        assert 1.1 * (least[1] - most[0]) - 1e-3 <= from_ and to <= 1.1 * (most[1] - least[0]) + 1e-3
+        assert f"stored with --window 0,1,{i},1,{j},1" in words and "the means over queries" in words
+        assert tab.tab.get_attribute("#readout", "data-weight") == ""
 
 
 def test_a_threshold_leaves_out_no_tile_that_may_reach_it(show):

@@ -75,7 +75,10 @@ def test_a_reduced_page_is_exact_in_its_windows_and_rows_and_says_so(show, tmp_p
         assert abs(largest["weight"] / weights[h, i, order[0]] - 1) < 2e-4
         about = tab.evaluate(ask, [h, i, int(order[-1])])
         assert about["weight"] is None and about["tile"] is not None
-    assert "The page is reduced" in tab.text("body")
+    assert "The page is reduced" in tab.text(".page-notes")
+    ends = "(name) => document.querySelector(name).getBoundingClientRect().bottom + scrollY"
+    for part in (".exports", "#map", ".legend"):
+        assert tab.evaluate(ends, part) <= 900, part  # one screen of 1440 x 900 has them, below the note
 
 
 def test_two_runs_differ_as_their_weights_do(show, tmp_path):

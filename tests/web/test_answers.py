@@ -1,0 +1,247 @@
+"""What the cards of the grid answer to a selection, and the digits of every figure: no card, title, table or export tells
+or draws more than the page knows."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+
+import fixtures
+from page import Blobs, layer_of, page_of, softmax
+from test_extremes import layer, page
+from test_map import colour, one_layer
+from test_rows import CARDS, known_by, model, told
+from test_tiles import reduced
+
+STORED = 1.7e-4  # of itself, a stored number is off
+
+
+def unit(text):
+    """The place of the last digit of a number in words; zeros at the end of a whole number are none."""
+    digits, _, power = text.replace("−", "-").lstrip("+-").partition("e")
+    whole, point, decimals = digits.partition(".")
+    zeros = 0 if point else len(whole) - len(whole.rstrip("0"))
+    return 10.0 ** (zeros - len(decimals) + int(power or 0))
+
+
+def check_digits(text, value, off):
+    """The last digit is known to a half, or is the only one."""
+    single = sum(letter in "123456789" for letter in text.replace("−", "-").partition("e")[0]) == 1
+    assert unit(text) / 2 >= 0.99 * off or (single and abs(told(text)) > 0.6 * off), text
+    assert abs(told(text) - value) <= unit(text) / 2 + 1.01 * off, text
+
+
+MASSES = [9.876, 2998.7, 131071.0, 131.37, 0.9996, 0.4117, 12.345, 3e-4]
+
+
+def test_a_card_and_the_facts_have_no_digit_that_is_not_known(show):
+    blobs = Blobs()
+    made = layer_of(layer(20, heads=1, queries=8, keys=8), blobs, "layer 0", embed=False, top_k=2)
+    made["mass"] = blobs.add(np.array([MASSES]), "scaled")
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    tab = show(page_of([run], blobs), "#reverse=1&chosen=0")
+    for j, mass in enumerate(MASSES):
+        tab.choose(chosen=[j])
+        check_digits(tab.evaluate(CARDS)["0.0"], mass, STORED * mass)
+        tab.tab.wait_for_function("() => document.querySelector('.facts').textContent")
+        check_digits(re.search(r"receives (\S+) in all", tab.text(".facts"))[1], mass, STORED * mass)
+
+
+def nearly_equal():
+    """Two runs whose weights are a little apart, many of them by less than what is stored. Their page and weights."""
+    a = layer(21, heads=1, queries=24, keys=24)
+    b = {**a, "q": a["q"] * np.float32(1.0005)}
+    return page([a], [b], embed=False, top_k=16, tiles=8), [softmax(run)[0][0] for run in (a, b)]
+
+
+def test_the_table_of_a_difference_has_only_the_digits_that_are_known(show):
+    html, (a, b) = nearly_equal()
+    tab, small = show(html, "#show=difference&table=1"), 0
+    cells = tab.evaluate("() => [...document.querySelectorAll('table.weights tbody tr')].map("
+                         "(row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent))")
+    for i, row in enumerate(cells):
+        for j, words in enumerate(row):
+            off = STORED * (a[i, j] + b[i, j])
+            if words.startswith("±"):
+                assert abs(b[i, j] - a[i, j]) <= 2 * off and 0.9 * off <= told(words[2:]) <= 2 * off
+                small += 1
+            elif "queries" not in words and words != "0":
+                check_digits(words, b[i, j] - a[i, j], off)
+    assert small > 20
+
+
+def test_csv_has_only_the_digits_that_are_known(show):
+    html, weights, _ = reduced(length=61, tiles=16, windows=((1, 40, 8, 30, 12),))
+    rows = csv.DictReader(io.StringIO(show(html, "#head=1").evaluate("() => attend.csv()"), newline=""))
+    cells = [row for row in rows if row["kind"] == "exact"]
+    for row in cells:
+        i, j = int(row["query"]), int(row["key"])
+        if 40 <= i < 48 and 30 <= j < 42:
+            assert float(row["weight"]) == pytest.approx(weights[1, i, j])  # of the window
+        else:
+            check_digits(row["weight"], weights[1, i, j], STORED * weights[1, i, j])
+    assert len(cells) > 61
+    html, (a, b) = nearly_equal()
+    rows = csv.DictReader(io.StringIO(show(html, "#show=difference").evaluate("() => attend.csv()"), newline=""))
+    for row in rows:
+        if row["kind"] == "exact" and row["difference"] != "0":
+            i, j = int(row["query"]), int(row["key"])
+            check_digits(row["difference"], b[i, j] - a[i, j], STORED * (a[i, j] + b[i, j]))
+
+
+GROUPS = """() => [...document.querySelectorAll(".cards .head-layer")].map((title) => [title.textContent,
+  [...title.nextElementSibling.querySelectorAll(".thumb[data-head] .figure")].map((figure) => figure.textContent)])"""
+
+
+def test_the_title_of_a_group_says_what_is_only_a_bound(show):
+    groups = show(model()[0], "#sort=selection").choose(cell=[30, 11], chosen=[30]).evaluate(GROUPS)
+    ends = [(title.split(" · ")[0], cards[0], cards[-1]) for title, cards in groups if cards]
+    assert len(ends) >= 2 and any("≤" in first + last for _, first, last in ends)
+    for title, first, last in ends:
+        assert title == (first if first == last else f"{first} – {last}")
+
+
+BARS = """(upright) => { const canvas = document.querySelector(".thumb[data-head] canvas"), { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height), n = upright ? height : width;
+  const at = (part, bar) => 4 * (upright ? bar * width + part : part * width + bar);
+  return [0, 1].map((part) => Array.from({ length: n }, (_, bar) => [...data.slice(at(part, bar), at(part, bar) + 4)])); }"""
+
+
+def check_bars(tab, upper, lower, visible, upright=False):
+    for drawn, values in zip(tab.evaluate(BARS, upright), (upper, lower)):
+        assert len(drawn) == len(values)
+        for bar, value, seen in zip(drawn, values, visible):
+            assert bar[3] == (255 if seen else 0)
+            assert not seen or np.abs(bar[:3] - colour(value)).max() <= 4, (bar, value)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["queries", "keys"])
+def test_what_one_of_several_knows_does_not_hide_the_bound_of_another(show, reverse):
+    source = layer(22, heads=1, queries=30, keys=30)
+    source["q"] *= 2
+    source["v"] *= np.where(np.arange(30) % 2, 0.1, 1)[None, :, None]
+    weights = softmax(source)[0][0]
+    known = np.array([[j in known_by(row, np.ones(30, bool), 3) for j in range(30)] for row in weights])
+    bounds = np.repeat(np.sort(weights, axis=1)[:, -3:-2], 30, axis=1)
+    if reverse:  # of one row no bound is above what is known, but times norms
+        norms = np.linalg.norm(source["v"][0], axis=1)
+        weights, known, bounds = (weights * norms).T, known.T, (bounds * norms).T
+    upper, lower = np.where(known, weights, 0), np.where(known, weights, bounds)
+
+    def hiding(pair):  # how many bars have a bound above what one of the two knows
+        return ((lower[pair].max(axis=0) > 1.1 * upper[pair].max(axis=0)) & (upper[pair].max(axis=0) > 0)).sum()
+
+    pair = max(([b, a] for a in range(30) for b in range(a)), key=hiding)
+    assert hiding(pair) > 0
+    upper, lower = upper[pair].max(axis=0), lower[pair].max(axis=0)
+    scale = lower.max() if reverse else 1
+    address = f"#chosen={pair[0]},{pair[1]}&bend=linear&reverse={int(reverse)}&norms={int(reverse)}"
+    check_bars(show(page([source], embed=False, top_k=3), address), upper / scale, lower / scale, np.ones(30), reverse)
+
+
+def test_bars_of_exact_layers_are_exact_on_the_scale_of_the_map(show):
+    source = layer(23, heads=1, queries=64, keys=64, causal=True)
+    weights, visible, _ = softmax(source)
+    weights, visible = weights[0], visible[0]
+    tab = show(page([source]), "#chosen=60&bend=linear")
+    check_bars(tab, weights[60], weights[60], visible[60])
+    tab.choose(chosen=[5], reverse=True)
+    check_bars(tab, weights[:, 5], weights[:, 5], visible[:, 5], True)
+    top = weights[:, 5].max()
+    tab.choose(same=False)  # then to the largest that is drawn, and not to the sum
+    check_bars(tab, weights[:, 5] / top, weights[:, 5] / top, visible[:, 5], True)
+    for norms in (0, 1):
+        same = show(fixtures.many_heads(64, 1, 1), f"#chosen=60&norms={norms}").evaluate(BARS, False)
+        assert same[0] == same[1]
+
+
+def test_the_scale_of_norms_ends_at_the_largest_of_all_cells(show):
+    n = np.arange(64)
+    v = np.ones((1, 64, 4))
+    v[0, 40] = 50  # |v| = 100, beyond the keys that are stored of a uniform row
+    source = {"q": np.zeros((1, 64, 4)), "k": np.eye(64, 4)[None], "v": v}
+    tab = show(one_layer(source), "#norms=1&cell=9,40&bend=linear")
+    assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(100 / 64)
+    assert told(tab.evaluate("() => attend.scale().ticks")[-1]) == pytest.approx(100 / 64, rel=0.04)
+    assert np.abs(tab.pixel(9, 40) - colour(1)).max() <= 3 and np.abs(tab.pixel(9, 39) - colour(0.02)).max() <= 3
+    for seed in (24, 25):
+        source = layer(seed, heads=1, queries=64, keys=64, causal=True)
+        source["v"] *= np.where(n % 7 == 0, 0.01, 1 + n % 5)[None, :, None]
+        weighed = softmax(source)[0][0] * np.linalg.norm(source["v"][0], axis=1)
+        tab = show(page([source], top_k=2), "#norms=1&bend=linear")
+        for i, j in [*np.argwhere(weighed == weighed.max()), (60, 4), (33, 7), (63, 50)]:
+            assert np.abs(tab.pixel(int(i), int(j)) - colour(weighed[i, j] / weighed.max())).max() <= 4
+
+
+OVER = """([layer, over]) => { const card = document.querySelector(`.thumb[data-layer="${layer}"][data-over="${over}"]`);
+  const canvas = card.querySelector("canvas"), { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  return { words: card.getAttribute("aria-label"), figure: card.querySelector(".figure").textContent,
+    pixels: Array.from({ length: height }, (_, y) => [...data.slice(4 * y * width, 4 * y * width + 4)]) }; }"""
+PICTURE = """(head) => { const canvas = document.querySelector(`.thumb[data-head="${head}"] canvas`), { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  return Array.from({ length: height }, (_, y) => [...data.slice(4 * y * width, 4 * y * width + 4)]); }"""
+MAGENTA = [0xC2, 0x1A, 0x5B, 255]
+
+
+@pytest.mark.parametrize("begin", [0, 20])
+def test_a_head_that_is_not_a_number_is_seen_in_the_cards_over_heads(show, begin):
+    source = layer(26, heads=3, queries=40, keys=40)
+    blobs = Blobs()
+    made = layer_of(source, blobs, "layer 0", embed=False, top_k=2, tiles=10, begin=begin)
+    lse = softmax(source)[2][:, begin:].copy()
+    lse[1, 30 - begin] = np.nan
+    made["lse"] = blobs.add(lse)
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    tab = show(page_of([run], blobs))
+    for over in ("mean", "maximum"):
+        drawn = tab.evaluate(OVER, [0, over])["pixels"]
+        assert [n for n, pixel in enumerate(drawn) if pixel == MAGENTA] == [30 // 4]
+    own = [tab.evaluate(PICTURE, head) for head in range(3)]  # and in its own
+    assert [[n for n, pixel in enumerate(drawn) if pixel == MAGENTA] for drawn in own] == [[], [30 // 4], []]
+
+
+def test_cards_over_heads_count_norms_as_their_map_does(show):
+    html, weights, norms = model()
+    tab = show(html, "#norms=1&bend=linear&cell=20,7&chosen=20")
+    weighed = weights * norms[:, :, None, :]
+    for over, merge in (("mean", np.mean), ("maximum", np.max)):
+        value = merge(weighed[0, :, 20, 7])
+        assert told(tab.evaluate(OVER, [0, over])["figure"]) == pytest.approx(value, abs=6e-4)
+        tab.choose(layer=0, over=over)
+        assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(value, rel=1e-5)
+        assert np.abs(tab.choose(cell=None).pixel(20, 7) - colour(value / weighed[0].max())).max() <= 4
+        tab.choose(layer=1, cell=[30, 2])  # rows: a bound, and the same on the card
+        most = float(tab.tab.get_attribute("#readout", "data-most"))
+        assert most >= merge(weighed[1, :, 30, 2])
+        text = tab.evaluate(OVER, [1, over])["figure"]
+        assert text.startswith("≤") and most - 1e-9 <= told(text) <= most + 1.1e-3
+        assert "not on the page" in tab.text(".legend")
+        tab.choose(cell=[20, 7])
+
+
+def test_cards_over_heads_have_no_answer_of_a_query_or_key_and_say_so(show):
+    tab = show(model()[0], "#chosen=33")
+    for reverse, words in ((False, "not for a query"), (True, "not for a key")):
+        tab.choose(reverse=reverse)
+        for over in ("mean", "maximum"):
+            card = tab.evaluate(OVER, [1, over])
+            assert words in card["words"] and card["figure"] == "–"
+            assert {tuple(pixel) for pixel in card["pixels"]} == {(255, 255, 255, 255)}
+    card = tab.choose(cell=[30, 2]).evaluate(OVER, [0, "mean"])
+    assert "not for" not in card["words"] and card["words"].endswith(card["figure"])
+    card = tab.choose(cell=None, chosen=[]).evaluate(OVER, [0, "mean"])
+    assert card["words"] == "layer 0, mean over heads" and len(card["pixels"]) > 2
+    difference = show(fixtures.two_runs(), "#show=difference&cell=4,2")
+    assert "no answer of a difference" in difference.evaluate(OVER, [0, "maximum"])["words"]
+
+
+def test_a_picture_that_is_late_does_not_cover_a_newer_one(show):
+    html, weights, _ = model()
+    tab = show(html, "#cell=30,11&chosen=30")
+    tab.evaluate("() => { attend.choose({ colour: 'none' }); attend.choose({ colour: 'selection' }); }")
+    sizes = tab.drawn().evaluate(
+        "() => [...document.querySelectorAll('.thumb canvas')].map((canvas) => [canvas.width, canvas.height])")
+    assert len(sizes) == 18 and all(size == [16, 16] for size in sizes)  # answers, and no maps
