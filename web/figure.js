@@ -93,8 +93,7 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
 function vectorTiles(pen, { w, h }, view, { i0, i1, j0, j1 }) {
   const { source, scale, tile, window: [q0, q1, k0, k1] } = view, { tiles } = source;
   const x = w / (k1 - k0), y = h / (q1 - q0), other = tile === "mean" ? "maximum" : "mean";
-  const leg = cornerOf(tiles.keys * x, tiles.queries * y),
-        cornered = leg && hasCorners(source);
+  const leg = cornerOf(tiles.keys * x, tiles.queries * y), cornered = leg && hasCorners(source);
   for (let r = Math.floor(i0 / tiles.queries); r * tiles.queries < i1; ++r) {
     for (let c = Math.floor(j0 / tiles.keys); c * tiles.keys < j1; ++c) {
       const value = source.tile(r, c, tile), at = source.tileAt(r * tiles.queries, c * tiles.keys);

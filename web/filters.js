@@ -238,9 +238,7 @@ export class Difference {
   }
 
   // Neither is below 0.
-  mostIn(row, column) {
-    return Math.max(this.a.mostIn(row, column), this.b.mostIn(row, column));
-  }
+  mostIn(row, column) { return Math.max(this.a.mostIn(row, column), this.b.mostIn(row, column)); }
 
   topTile(kind) { return this.tops[kind] ??= this.findTop(kind); }
 

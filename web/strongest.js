@@ -11,11 +11,11 @@ import {isWeighted} from "./values.js";
 import {zoomTo} from "./zoom.js";
 
 const kListed = 8;
-const kAtOnce = 1e8;    // multiplications of a search before the page goes on
-const kMostWork = 4e9;  // of a whole search
+const kAtOnce = 1e8;     // multiplications of a search before the page goes on
+const kMostWork = 4e9;   // of a whole search
 const kStoredRow = 500;  // that reading what is stored of a row takes as long as
-const kSearching = 12;  // ms of a search between two frames
-const kCloseUp = 48;    // cells about a cell that was chosen here
+const kSearching = 12;   // ms of a search between two frames
+const kCloseUp = 48;     // cells about a cell that was chosen here
 
 // The cells furthest from 0, of equal ones those that came first.
 class Best {
@@ -79,7 +79,7 @@ function* searchStored(source, best) {
     source.known(i, (j, value) => best.take(i, j, value));
     const inTiles = rows ? tiles[Math.floor(i / queries)] : Infinity;
     others = Math.max(others, Math.min(source.mostInRow?.(i) ?? Infinity, inTiles));
-    yield (i + 1) * kStoredRow * source.cost;
+    yield(i + 1) * kStoredRow * source.cost;
   }
   return others;
 }
