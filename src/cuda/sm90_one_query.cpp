@@ -17,9 +17,9 @@ std::int64_t tiles_of(const ForwardProblem& p, int size) {
 // pages themselves, which many sequences share. (The prompts' kernel keeps nothing.)
 bool fits(const ForwardProblem& p, int size) {
   if (p.keys != KeyAddressing::paged) return true;
-  const auto kept = static_cast<double>(forward_tiles(size).keys +
-                                        weight_words(forward_tiles(size).keys) + 1) *
-                    4.0 * static_cast<double>(p.batch * p.heads * tiles_of(p, size));
+  const auto kept =
+      static_cast<double>(forward_tiles(size).keys + weight_words(forward_tiles(size).keys) + 1) *
+      4.0 * static_cast<double>(p.batch * p.heads * tiles_of(p, size));
   const double pool = (has_byte_keys(p) ? 1.0 : 2.0) * static_cast<double>(p.pages) *
                       static_cast<double>(p.page_size * p.kv_heads * (p.d + p.dv));
   return kept <= 4 * pool;
