@@ -39,6 +39,7 @@ export class Head {
     this.error = this.exact ? 0 : kLog16Error;  // relative, of the weights that are known
     this.tiles = open.tiles;
     this.tops = {};
+    this.mostInRows = [];  // of tiles
     this.windows = open.windows.filter((window) => window.head === h && window.weights);
     const sink = layer.sinks?.[h];
     this.rows = open.rows
@@ -214,7 +215,9 @@ export class Head {
   mostInRow(i) {
     if (this.exact || this.isNaN(i)) return 0;
     if (this.rows?.has(i)) return this.rows.whole(i) ? 0 : this.rows.most(i);
-    return this.tiles ? mostInTiles(this, Math.floor(i / this.tiles.queries)) : 1;
+    if (!this.tiles) return 1;
+    const row = Math.floor(i / this.tiles.queries);
+    return this.mostInRows[row] ??= mostInTiles(this, row);
   }
 
   // What the cells of a tile weigh at most. Of a tile with a row that is not a number nothing is
