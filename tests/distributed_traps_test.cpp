@@ -4,9 +4,11 @@
 #include "support/ranks.h"
 
 #include <attend/distributed.h>
+#include <attend/plan.h>
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <numeric>
 
@@ -188,6 +190,60 @@ TEST(traps, a_few_queries_at_the_end_of_many_keys) {
   }
 }
 
+// Partial states of chunks travel there: sinks are in one of them, and every option knows where its
+// chunk stands.
+TEST(traps, states_of_one_query_know_where_their_keys_stand) {
+  cases::Case plain = kCausal;
+  plain.q_length = 1;
+  using Change = void (*)(cases::Case&);
+  for (const Change change : std::initializer_list<Change>{
+           [](cases::Case&) {}, [](cases::Case& c) { c.sinks = true; },
+           [](cases::Case& c) { c.sinks = c.alibi = true; },
+           [](cases::Case& c) { c.bias = cases::Bias::full; },
+           [](cases::Case& c) { c.bias = cases::Bias::short_full; },
+           [](cases::Case& c) { c.mask = cases::Mask::full; },
+           [](cases::Case& c) { c.mask = cases::Mask::nothing; },
+           [](cases::Case& c) { c.blocks = cases::BlockMask::full; },
+           [](cases::Case& c) { c.key_lengths = cases::Lengths::mixed, c.batch = 3; },
+           [](cases::Case& c) { c.dropout = 0.4; },
+           [](cases::Case& c) { c.softcap = 3, c.window_left = 700, c.sinks = true; }})
+    for (const DType type : cases::kTypes) {
+      cases::Case problem = plain;
+      change(problem);
+      problem.type = type;
+      Divided(problem, {.ranks = 3});
+    }
+}
+
+// Megatron-LM#1764, of one rank alone: what it owns is hidden, or sees nothing.
+TEST(traps, a_rank_whose_tokens_alone_are_masked_gives_zeros) {
+  constexpr int kRanks = 3, kMasked = 1;
+  const Layouts layouts{Layout::serpentine({1100}, kRanks), Layout::serpentine({1100}, kRanks)};
+  for (const bool keys : {false, true})
+    for (const Scheme scheme : {Scheme::gather, Scheme::heads})
+      for (const Bits bits : {Bits::one_process, Bits::fast}) {
+        cases::Case problem = kCausal;
+        problem.causal = false;
+        cases::Instance whole = cases::make(problem);
+        Tensor mask(keys ? Shape{1, 1, 1, 1100} : Shape{1, 1, 1100, 1}, DType::boolean);
+        for (std::int64_t n = 0; n < 1100; ++n)
+          static_cast<bool*>(mask.view().data())[n] = layouts.queries.owner(0, n) != kMasked;
+        whole.options.mask = mask;
+        Context context({.threads = 1});
+        attention(whole.q, whole.k, whole.v, whole.out, whole.options, {.lse = whole.lse}, context);
+        attention_backward(whole.backward_inputs(), whole.options, whole.gradients, context);
+        const Division division{.ranks = kRanks, .scheme = scheme, .bits = bits};
+        const RanksResult result = run_ranks(whole, division, context);
+        EXPECT_EQ(differs(whole, result, division), "");
+        const auto mine = [&](const Tensor& all) {
+          return take_rows(layouts.queries, kMasked, all);
+        };
+        EXPECT_TRUE(all_finite(result.out));
+        EXPECT_TRUE(all_zero(mine(keys ? result.dk : result.out)));
+        EXPECT_TRUE(all_zero(mine(keys ? result.dv : result.dq)));
+      }
+}
+
 // ---- Bytes and balance
 // ---------------------------------------------------------------------------
 
@@ -195,6 +251,26 @@ constexpr std::int64_t kRecord = 1600;  // more than the record of a call, from 
 
 struct Sent {
   std::int64_t forward = 0, backward = 0;  // of all ranks, records left out
+};
+
+// A rank's tensors of a problem of zeros.
+struct RankTensors {
+  RankTensors(const WholeSizes& sizes, const Layouts& layouts, int rank)
+      : q(Shape{sizes.batch, sizes.heads, layouts.queries.owned(rank), sizes.d}, sizes.type),
+        k(Shape{sizes.batch, sizes.key_heads, layouts.keys.owned(rank), sizes.d}, sizes.type),
+        out(q), dq(q), dk(k), dv(k),
+        lse(Shape{sizes.batch, sizes.heads, layouts.queries.owned(rank)}) {}
+  void call(bool backward, Group& group, const Layouts& layouts, const AttentionOptions& options,
+            const DistributedOptions& distributed, Context& context) {
+    if (!backward)
+      return distributed::attention(group, layouts, q, k, k, out, options, {}, distributed,
+                                    context);
+    distributed::attention_backward(
+        group, layouts, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = q, .dlse = {}},
+        options, {.dq = dq, .dk = dk, .dv = dv, .dbias = {}, .dsinks = {}, .dalibi = {}},
+        distributed, context);
+  }
+  Tensor q, k, out, dq, dk, dv, lse;
 };
 
 // A problem of zeros, and what was sent for it.
@@ -212,19 +288,8 @@ Sent sent_by(const WholeSizes& sizes, const AttentionOptions& options, const Lay
   const auto run = [&](bool backward) {
     const std::int64_t before = all();
     const auto thrown = group.run([&](Group& mine) {
-      const std::int64_t queries = layouts.queries.owned(mine.rank()),
-                         keys = layouts.keys.owned(mine.rank());
-      const Tensor q(Shape{sizes.batch, sizes.heads, queries, sizes.d}, sizes.type),
-          k(Shape{sizes.batch, sizes.key_heads, keys, sizes.d}, sizes.type);
-      Tensor out(q.shape(), sizes.type), dq(out), dk(k), dv(k);
-      const Tensor lse(Shape{sizes.batch, sizes.heads, queries});
-      if (!backward)
-        return distributed::attention(mine, layouts, q, k, k, out, options, {}, distributed,
-                                      context);
-      distributed::attention_backward(
-          mine, layouts, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = q, .dlse = {}},
-          options, {.dq = dq, .dk = dk, .dv = dv, .dbias = {}, .dsinks = {}, .dalibi = {}},
-          distributed, context);
+      RankTensors(sizes, layouts, mine.rank())
+          .call(backward, mine, layouts, options, distributed, context);
     });
     for (const auto& error : thrown) EXPECT_FALSE(error);
     return all() - before - records;
@@ -365,13 +430,164 @@ TEST(balance, work_is_divided_evenly) {
       1.1);
 }
 
+// Whatever hides pairs, memory is divided as well: what nobody sees by count, and no rank has more
+// than twice its share.
+TEST(balance, tokens_are_divided_too) {
+  const auto most_owned = [](const Layout& layout) {
+    std::int64_t most = 0, sum = 0;
+    for (int r = 0; r < layout.ranks(); ++r) {
+      most = std::max(most, layout.owned(r));
+      sum += layout.owned(r);
+    }
+    EXPECT_EQ(sum, layout.total());
+    return most;
+  };
+  constexpr std::int64_t kMillion = 1 << 20, kLong = 1 << 16;
+  {  // The last 4256 keys are seen.
+    const Layouts layouts = balanced_layouts({.queries = 256, .keys = kMillion},
+                                             {.causal = true, .window = {.left = 4000}}, 16);
+    EXPECT_EQ(most_owned(layouts.keys), kMillion / 16);
+    std::vector<int> seen(16);  // granules of these
+    for (std::int64_t j = kMillion - 256; j >= kMillion - 4256; j -= 256)
+      ++seen[static_cast<std::size_t>(layouts.keys.owner(0, j))];
+    EXPECT_LE(*std::max_element(seen.begin(), seen.end()), 2);
+  }
+  {  // Padding.
+    const Tensor lengths({std::int64_t{20000}}, {1});
+    const Layouts layouts = balanced_layouts(
+        {.queries = kLong, .keys = kLong},
+        {.causal = true, .window = {.left = 100}, .key_lengths = lengths.view()}, 16);
+    EXPECT_EQ(most_owned(layouts.queries), kLong / 16);
+  }
+  {  // One of eight is long: most of the pairs are where all eight are.
+    constexpr std::int64_t kShort = 9000;
+    const Tensor lengths({kLong, kShort, kShort, kShort, kShort, kShort, kShort, kShort}, {8});
+    const Layouts layouts = balanced_layouts(
+        {.queries = kLong, .keys = kLong, .batch = 8},
+        {.causal = true, .window = {.left = 100}, .key_lengths = lengths.view()}, 16);
+    EXPECT_LE(most_owned(layouts.queries), 2 * kLong / 16);
+  }
+  for (const int ranks : {1, 3, 16, 300})  // more than there are granules
+    for (const std::int64_t left : {0, 10, 3000}) {
+      const Layouts layouts = balanced_layouts({.queries = 9000, .keys = kLong},
+                                               {.causal = true, .window = {.left = left}}, ranks);
+      const std::int64_t granules = (kLong / 256 + ranks - 1) / ranks;
+      EXPECT_LE(most_owned(layouts.keys), 2 * 256 * granules);
+    }
+}
+
+// Their sum is no number that there is.
+TEST(balance, two_windows_may_be_as_wide_as_can_be) {
+  constexpr std::int64_t kWide = kUnlimited - 1;
+  const WholeSizes sizes{.queries = 8192, .keys = 8192};
+  EXPECT_EQ(balanced_layouts(sizes, {.window = {.left = kWide, .right = kWide}}, 4).keys,
+            balanced_layouts(sizes, {.window = {.left = 8192, .right = 8192}}, 4).keys);
+}
+
+TEST(plan, automatic_takes_heads_unless_they_are_uneven_or_move_much_more) {
+  const auto chosen = [](const WholeSizes& sizes, const AttentionOptions& options, int ranks,
+                         Bits bits = Bits::one_process) {
+    return plan(balanced_layouts(sizes, options, ranks), sizes, options, {.bits = bits});
+  };
+  const auto name = [](const DistributedPlan& plan) {
+    return std::string(plan.scheme == Scheme::heads ? "heads" : "gather") +
+           (plan.backward_scheme == Scheme::heads ? " heads" : " gather");
+  };
+  WholeSizes sizes{.queries = 1, .keys = 1 << 20, .heads = 8, .key_heads = 2, .d = 128, .dv = 128};
+  {  // A token against a long cache: 17 MB of states, where heads move half of the cache.
+    const DistributedPlan decode = chosen(sizes, {}, 2);
+    EXPECT_EQ(decode.scheme, Scheme::gather);
+    EXPECT_LT(sum_sent(decode.forward), 20'000'000);
+    EXPECT_EQ(
+        sum_sent(
+            plan(balanced_layouts(sizes, {}, 2), sizes, {}, {.scheme = Scheme::heads}).forward),
+        (std::int64_t{1} << 30) + 4096);  // of the query and out
+  }
+  sizes.queries = sizes.keys = 1 << 16;
+  sizes.heads = sizes.key_heads = 16;
+  const AttentionOptions causal{.causal = true}, window{.causal = true, .window = {.left = 1000}};
+  EXPECT_EQ(name(chosen(sizes, causal, 16)), "heads heads");
+  EXPECT_EQ(name(chosen(sizes, causal, 5)), "gather gather");   // 16 heads on 5 ranks
+  EXPECT_EQ(name(chosen(sizes, window, 16)), "gather gather");  // neighbours' keys alone
+  sizes.key_heads = 2;
+  EXPECT_EQ(name(chosen(sizes, causal, 2)), "gather heads");  // queries of 8 heads for each of keys
+  EXPECT_EQ(name(chosen(sizes, causal, 2, Bits::fast)), "gather gather");
+  EXPECT_EQ(chosen(sizes, causal, 2).describe().substr(0, 84),
+            "attention over 2 ranks, keys gathered, whole heads backward, the bits of one process");
+}
+
+// Bytes that a Context holds of its allocator.
+struct Held {
+  std::atomic<std::int64_t> now{0}, most{0};
+  Allocator allocator() {
+    return {.allocate = [this](std::size_t bytes, std::size_t alignment) -> void* {
+              const std::int64_t all = now += static_cast<std::int64_t>(bytes);
+              if (all > most) most = all;
+              return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
+            },
+            .deallocate =
+                [this](void* memory, std::size_t bytes) {
+                  now -= static_cast<std::int64_t>(bytes);
+                  ::operator delete (memory, std::align_val_t{64});
+                }};
+  }
+};
+
+// Beside what the plan says there are workspaces, at most the undivided call's.
+TEST(plan, memory_is_what_is_allocated) {
+  const WholeSizes sizes{
+      .queries = 1024, .keys = 1024, .heads = 4, .key_heads = 2, .d = 64, .dv = 64};
+  const AttentionOptions options{.causal = true};
+  const Layouts layouts = balanced_layouts(sizes, options, 2);
+  constexpr const char* kKernels = "forward:reference.forward,backward:reference.backward";
+  Context undivided({.threads = 1, .kernels = kKernels});
+  const Layout one = Layout::serpentine({1024}, 1);
+  RankTensors all(sizes, {one, one}, 0);
+  const double workspaces[] = {
+      static_cast<double>(Plan::attention(all.q, all.k, all.k, all.out, options, {}, {}, undivided)
+                              .workspace_bytes()),
+      static_cast<double>(Plan::attention_backward(
+                              {.q = all.q,
+                               .k = all.k,
+                               .v = all.k,
+                               .out = all.out,
+                               .lse = all.lse,
+                               .dout = all.q,
+                               .dlse = {}},
+                              options, {.dq = all.dq, .dk = all.dk, .dv = all.dv}, {}, undivided)
+                              .workspace_bytes())};
+  for (const DistributedOptions& how :
+       {DistributedOptions{.scheme = Scheme::gather},
+        DistributedOptions{.scheme = Scheme::gather, .bits = Bits::fast},
+        DistributedOptions{.scheme = Scheme::heads}})
+    for (const bool backward : {false, true}) {
+      const DistributedPlan cost = plan(layouts, sizes, options, how);
+      Held held[2];
+      const ThreadGroup group(2);
+      const auto thrown = group.run([&](Group& mine) {
+        const auto rank = static_cast<std::size_t>(mine.rank());
+        Context context({.threads = 1, .allocator = held[rank].allocator(), .kernels = kKernels});
+        RankTensors(sizes, layouts, mine.rank())
+            .call(backward, mine, layouts, options, how, context);
+      });
+      for (const auto& error : thrown) EXPECT_FALSE(error);
+      for (const std::size_t r : {0, 1}) {
+        const double planned =
+            static_cast<double>((backward ? cost.backward : cost.forward)[r].memory);
+        EXPECT_GE(static_cast<double>(held[r].most), 0.99 * planned);
+        EXPECT_LE(static_cast<double>(held[r].most) - workspaces[backward], 1.01 * planned + 4096);
+      }
+    }
+}
+
 TEST(plan, says_what_it_costs) {
   const WholeSizes sizes{
       .queries = 8192, .keys = 8192, .heads = 8, .key_heads = 2, .d = 64, .dv = 64};
   const AttentionOptions options{.causal = true};
   const Layouts layouts = balanced_layouts(sizes, options, 4);
   EXPECT_EQ(plan(layouts, sizes, options).scheme, Scheme::gather);  // two key heads for four ranks
-  EXPECT_EQ(plan(balanced_layouts(sizes, options, 2), sizes, options).scheme, Scheme::heads);
+  EXPECT_EQ(plan(balanced_layouts(sizes, options, 2), sizes, options).backward_scheme,
+            Scheme::heads);
   const std::string said = plan(layouts, sizes, options).describe();
   EXPECT_NE(said.find("attention over 4 ranks, keys gathered, the bits of one process"),
             std::string::npos)

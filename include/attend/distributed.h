@@ -42,11 +42,17 @@ class ATTEND_API Pending {
   // Moves it on without waiting, and says whether it is done; from then on always. Throws PeerError
   // if it is known that it never will be.
   virtual bool poll() = 0;
-  // Waits until it is done, at most so long, and says whether it is. This one polls, without
-  // pauses at first.
+  // Waits until it is done, at most so long, and says whether it is. This one polls: without pauses
+  // for a millisecond, and as long as bytes move; then with pauses of up to a millisecond.
   virtual bool wait(std::chrono::milliseconds at_most);
   // Ranks from which something is still to come, for messages; none if that is not known.
   virtual std::vector<int> missing() const { return {}; }
+
+ private:
+  // Of all waits so far: the time that is left without pauses, the last pause, and what a poll
+  // takes at least once there are pauses.
+  std::chrono::nanoseconds spin_ = std::chrono::milliseconds(1), pause_{0};
+  std::chrono::nanoseconds cheapest_ = std::chrono::nanoseconds::max();
 };
 
 // Some ranks, and how bytes move between them. A Group is used by one thread at a time, and calls
@@ -200,7 +206,8 @@ ATTEND_API void put_rows(const Layout& layout, int rank, const ConstTensorView& 
 // -----------------------------------------------------------------------------------
 
 enum class Scheme : std::uint8_t {
-  automatic,  // heads where there are enough key heads (times the batch) for all ranks, else gather
+  automatic,  // heads where there are enough key heads (times the batch) for all ranks, and where
+              // they do not move more than twice the bytes of gather; else gather
   heads,      // a rank computes whole heads: q, k, v go to it, out goes back
   gather,     // a rank computes its own queries: keys and values of all ranks come, head by head
 };
@@ -250,7 +257,8 @@ struct RankCost {
 };
 
 struct ATTEND_API DistributedPlan {
-  Scheme scheme = Scheme::gather;  // the one that is used
+  // Those that are used: automatic may choose two.
+  Scheme scheme = Scheme::gather, backward_scheme = Scheme::gather;
   Bits bits = Bits::one_process;
   std::vector<RankCost> forward, backward;  // of each rank; without dbias, dsinks, dalibi
 

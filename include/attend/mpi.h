@@ -20,7 +20,8 @@ namespace attend::mpi {
 struct GroupOptions {
   // How long the constructor waits for the other ranks.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  // The bytes of one message at most: MPI counts them by an int. What is larger goes in pieces.
+  // The bytes of one message at most: MPI counts them by an int. What is larger goes in pieces. The
+  // smallest of all ranks' counts.
   std::int64_t piece = std::int64_t{1} << 30;
 };
 

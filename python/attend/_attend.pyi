@@ -1357,7 +1357,11 @@ class DistributedPlan:
 
     @property
     def scheme(self) -> str:
-        """'heads' or 'gather': the one that is used."""
+        """'heads' or 'gather': the one that is used forward."""
+
+    @property
+    def backward_scheme(self) -> str:
+        """And backward."""
 
     @property
     def forward(self) -> list[RankCost]:

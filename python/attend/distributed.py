@@ -17,6 +17,7 @@ import atexit
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -65,10 +66,11 @@ def attention(
 
     q, k, v    this rank's rows: [batch, heads, owned, d], packed [1, heads, owned, d]
     group      a communicator of mpi4py, or a Group
-    layouts    who owns which positions: a Layout for queries and keys, or one for each. None: those of
-               balanced_layouts(), for as many rows as all ranks have together, which costs a message more
+    layouts    who owns which positions: a Layout for queries and keys, or one for each. None, on all ranks: those of
+               balanced_layouts(), for as many rows as all ranks have together
     scheme     'heads': a rank computes whole heads; 'gather': it computes its own queries, and the keys and values
-               come to it head by head; 'automatic': heads, if there are enough key heads for all ranks
+               come to it head by head; 'automatic': heads, if there are enough key heads for all ranks and if they do
+               not move more than twice the bytes
     bits       'one_process': those of the undivided call; 'fast': dk and dv may be joined in another order
     timeout    seconds to wait for other ranks before PeerError
     options    those of attend.attention(), of the whole: a mask, bias, lengths are given to every rank; k_scales
@@ -170,8 +172,10 @@ class MpiGroup(Group):
     It has a communicator of its own, a duplicate; all ranks make it together. Only the thread that calls uses MPI. After a
     PeerError the process ends by MPI_Abort, which ends all ranks: MPI's own end would wait for the one that is lost.
 
-    piece      the bytes of one message at most: MPI counts them by an int
+    piece      the bytes of one message at most: MPI counts them by an int. The smallest of all ranks'
     timeout    seconds to wait for the other ranks to make theirs
+
+    free() gives the duplicate back, as does whoever deletes it. The one that attention() makes goes with its communicator.
     """
 
     def __init__(self, comm: Any, *, piece: int = 1 << 30, timeout: float = 300.0) -> None:
@@ -181,17 +185,35 @@ class MpiGroup(Group):
             raise TypeError(f"MpiGroup: takes a communicator of mpi4py, found {type(comm).__name__}")
         if not 1 <= piece < 1 << 31:
             raise ValueError(f"MpiGroup: piece is {piece}; it is from 1 to {(1 << 31) - 1}")
+        seconds = _seconds(timeout)
+        if seconds is None:
+            raise ValueError(f"MpiGroup: timeout is {timeout!r}; it is a number of seconds above 0")
         super().__init__(comm.rank, comm.size)
-        self._mpi, self._piece, self._started, self._parent = MPI, piece, 0, comm
-        self._comm, made = comm.Idup()
-        end = time.monotonic() + timeout
-        while not made.Test():
-            if time.monotonic() > end:
-                self._abort_at_exit()
-                raise PeerError(f"rank {self.rank}: not all ranks of the communicator have made their MpiGroup within {timeout} s")
-            time.sleep(0.0001)
+        self._mpi, self._started, self._will_abort = MPI, 0, False
+        end = time.monotonic() + seconds
+        duplicate, made = comm.Idup()
+        self._await(made, end, seconds, comm, duplicate)
+        self._comm = duplicate
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._will_abort = False
+        least = array("q", [piece])  # sender and receiver must cut a message alike
+        self._await(self._comm.Iallreduce(MPI.IN_PLACE, least, MPI.MIN), end, seconds, comm, least)
+        self._piece = least[0]
+
+    def _await(self, request: Any, end: float, seconds: float, comm: Any, memory: Any) -> None:
+        while not request.Test():
+            if time.monotonic() > end:
+                self._abort_at_exit(comm, request, memory)   # where MPI may still write
+                raise PeerError(f"rank {self.rank}: not all ranks of the communicator have made their MpiGroup within {seconds} s")
+            time.sleep(0.0001)
+
+    def free(self) -> None:
+        """Gives its communicator back to MPI; no more calls. After a PeerError that is left to the end of the process."""
+        comm, self._comm = getattr(self, "_comm", None), None
+        if comm is not None and not self._will_abort and not self.failure and not self._mpi.Is_finalized():
+            comm.Free()
+
+    def __del__(self) -> None:
+        self.free()
 
     def exchange(self, send: Sequence[memoryview], receive: Sequence[memoryview]) -> "_MpiTransfer":
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
@@ -205,9 +227,11 @@ class MpiGroup(Group):
 
     def abort(self, status: int = 1) -> None:
         """Ends all processes of the communicator, in practice all of the job: what a program does about a PeerError."""
-        self._parent.Abort(status)
+        (self._comm or self._mpi.COMM_WORLD).Abort(status)
 
     def _start(self, receives: list[tuple[int, memoryview]], sends: list[tuple[int, memoryview]]) -> "_MpiTransfer":
+        if self._comm is None:
+            raise ValueError("MpiGroup: it has been freed")
         tag = self._started % 32768  # as many as every MPI has
         self._started += 1
         byte, requests, pieces = self._mpi.BYTE, [], []
@@ -232,11 +256,11 @@ class MpiGroup(Group):
         self._abort_at_exit()
         return PeerError(f"rank {self.rank}: {why}")
 
-    def _abort_at_exit(self) -> None:
+    def _abort_at_exit(self, comm: Any = None, *kept: Any) -> None:
         """mpi4py calls MPI_Finalize when Python has ended, which would wait for the rank that is lost."""
-        if not getattr(self, "_will_abort", False):
+        if not self._will_abort:
             self._will_abort = True
-            atexit.register(self.abort)
+            atexit.register(lambda comm, *kept: comm.Abort(1), comm or self._comm, *kept)
 
 
 class _MpiTransfer:
@@ -271,8 +295,18 @@ class _MpiTransfer:
             self._group._abort_at_exit()
 
 
-def _group(group: Any, timeout: float) -> Group:
-    """A Group as it is; the one of a communicator, which is made once and kept with it."""
+def _seconds(timeout: Any) -> float | None:
+    """A time limit, or None if it is none."""
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        return None
+    return seconds if 0 < seconds <= 1e9 else None
+
+
+def _group(group: Any, timeout: Any) -> Group:
+    """A Group as it is; the one of a communicator, which is made once and kept with it. What is wrong about `timeout` is said
+    by the call that follows, on all ranks."""
     if isinstance(group, Group):
         return group
     mpi4py = sys.modules.get("mpi4py.MPI")
@@ -281,7 +315,7 @@ def _group(group: Any, timeout: float) -> Group:
     key = _key_of(mpi4py)
     found: Group | None = group.Get_attr(key)
     if found is None:
-        found = MpiGroup(group, timeout=timeout)
+        found = MpiGroup(group, timeout=_seconds(timeout) or 300.0)
         group.Set_attr(key, found)
     return found
 
@@ -290,8 +324,8 @@ _keys: dict[Any, int] = {}
 
 
 def _key_of(mpi4py: Any) -> int:
-    if mpi4py not in _keys:
-        _keys[mpi4py] = mpi4py.Comm.Create_keyval()  # not copied to duplicates
+    if mpi4py not in _keys:   # not copied to duplicates; all ranks free a communicator together, and its Group with it
+        _keys[mpi4py] = mpi4py.Comm.Create_keyval(delete_fn=lambda comm, key, group: group.free())
     return _keys[mpi4py]
 
 

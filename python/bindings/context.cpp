@@ -51,6 +51,8 @@ ContextOptions with_signals(ContextOptions options) {
 
 Unlocked::Unlocked() { first_question = true; }
 
+void check_signals() { ask_for_signals(); }
+
 Context& python_context() {
   static auto* context = new Context(with_signals({}));  // never destroyed, as default_context()
   return *context;

@@ -3,7 +3,9 @@
 #include "call.h"
 #include "layouts.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <exception>
 
 namespace attend::python {
@@ -16,16 +18,36 @@ using distributed::Layouts;
 
 constexpr std::int64_t kUnknown = -1;
 
+// What ranks tell each other before the call.
 struct Rows {
   std::int64_t queries = kUnknown, keys = kUnknown;
+  std::int64_t layouts = 0;  // whether they are given
 };
 
+void wait(Group& group, distributed::Pending& pending, const DistributedOptions& how,
+          const char* where) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kLook{20};
+  const Clock::time_point begin = Clock::now();
+  while (!pending.wait(std::min(how.timeout, kLook))) {
+    check_signals();
+    if (Clock::now() - begin < how.timeout) continue;
+    std::string missing;
+    for (const int r : pending.missing()) missing += " " + std::to_string(r);
+    throw distributed::PeerError(std::string(where) + ": no answer from " +
+                                 (missing.empty() ? "other ranks" : "ranks" + missing) +
+                                 " within " + std::to_string(how.timeout.count()) + " ms");
+  }
+  group.add_wait(Clock::now() - begin);
+}
+
 // The rows of all ranks together. A rank whose arguments are wrong has unknown ones: all throw.
-Rows total_rows(Group& group, const Rows& own, const DistributedOptions& how) {
+Rows total_rows(Group& group, const Rows& own, const DistributedOptions& how, const char* where) {
   struct Memory {
     Rows own;
     std::vector<Rows> all;
   };
+  const std::string start = std::string(where) + ": ";
   const auto size = static_cast<std::size_t>(group.size());
   const auto self = static_cast<std::size_t>(group.rank());
   const auto memory = std::make_shared<Memory>(Memory{own, std::vector<Rows>(size, own)});
@@ -36,29 +58,31 @@ Rows total_rows(Group& group, const Rows& own, const DistributedOptions& how) {
   receive[self] = {};
   if (!group.failure().empty())
     throw distributed::PeerError(
-        "distributed.attention: the group takes no more calls since one failed: " +
-        group.failure());
+        start + "the group takes no more calls since one failed: " + group.failure());
   try {
-    const auto pending = group.exchange(send, receive);
-    if (!pending->wait(how.timeout)) {
-      std::string missing;
-      for (const int r : pending->missing()) missing += " " + std::to_string(r);
-      throw distributed::PeerError("distributed.attention: no answer from ranks" + missing +
-                                   " within " + std::to_string(how.timeout.count()) + " ms");
-    }
+    wait(group, *group.exchange(send, receive), how, where);
   } catch (const std::exception& error) {
     group.keep(memory);
     group.fail(error.what());
     throw;
   }
+  const std::vector<Rows>& all = memory->all;
   Rows total{0, 0};
   for (std::size_t r = 0; r < size; ++r) {
-    if (memory->all[r].queries == kUnknown)
-      throw InvalidArgument("distributed.attention: the arguments of rank " + std::to_string(r) +
+    if (all[r].queries == kUnknown)
+      throw InvalidArgument(start + "the arguments of rank " + std::to_string(r) +
                             " are wrong; its own error says how");
-    total.queries += memory->all[r].queries;
-    total.keys += memory->all[r].keys;
+    total.queries += all[r].queries;
+    total.keys += all[r].keys;
   }
+  const auto layouts = [&](std::size_t r) {
+    return "rank " + std::to_string(r) + " was given " + (all[r].layouts != 0 ? "" : "no ") +
+           "layouts";
+  };
+  for (std::size_t r = 1; r < size; ++r)
+    if (all[r].layouts != all[0].layouts)
+      throw InvalidArgument(start + layouts(r) + ", " + layouts(0) +
+                            "; all ranks must describe one problem");
   return total;
 }
 
@@ -89,10 +113,11 @@ class RanksCall {
     } catch (...) {
       wrong_ = std::current_exception();
     }
+    const bool balances = given_.is_none();
     {
       const Unlocked unlocked;
-      if (given_.is_none()) balance(in, options, refuse);
-      else if (wrong_) without_exceptions(refuse);
+      if (wrong_) without_exceptions([&] { total_rows(group_, {}, how, where_); });
+      else balance(*in, *options, balances, refuse);
     }
     if (wrong_) std::rethrow_exception(wrong_);
   }
@@ -101,25 +126,21 @@ class RanksCall {
   Layouts layouts;
 
  private:
-  static Rows rows_of(const Inputs& in) {
+  static Rows rows_of(const Inputs& in, bool balances) {
     const auto rows = [](const ConstTensorView& view) {
       return view.rank() == 4 ? view.size(2) : 0;
     };
-    return {rows(in.q), rows(in.k)};
+    return {rows(in.q), rows(in.k), balances ? 0 : 1};
   }
   template <class Refuse>
-  void balance(const std::optional<Inputs>& in, const std::optional<Options>& options,
-               const Refuse& refuse) {
-    if (wrong_) {
-      without_exceptions([&] { total_rows(group_, {}, how); });
-      return;
-    }
-    const Rows total = total_rows(group_, rows_of(*in), how);
-    const bool batched = !options->get().cu_seqlens_q && in->q.view.rank() == 4;
+  void balance(const Inputs& in, const Options& options, bool balances, const Refuse& refuse) {
+    const Rows total = total_rows(group_, rows_of(in, balances), how, where_);
+    if (!balances) return;
+    const bool batched = !options.get().cu_seqlens_q && in.q.view.rank() == 4;
     try {
       layouts = distributed::balanced_layouts(
-          {.queries = total.queries, .keys = total.keys, .batch = batched ? in->q.view.size(0) : 1},
-          options->get(), group_.size());
+          {.queries = total.queries, .keys = total.keys, .batch = batched ? in.q.view.size(0) : 1},
+          options.get(), group_.size());
     } catch (...) {
       wrong_ = std::current_exception();
       without_exceptions(refuse);

@@ -76,8 +76,8 @@ DistributedPlan plan_of(nb::handle layouts, std::int64_t heads, nb::handle key_h
                            to_distributed(scheme, bits, nb::float_(1.0), where));
 }
 
-const char* scheme_name(const DistributedPlan& plan) {
-  return plan.scheme == distributed::Scheme::heads ? "heads" : "gather";
+const char* scheme_name(distributed::Scheme scheme) {
+  return scheme == distributed::Scheme::heads ? "heads" : "gather";
 }
 
 }  // namespace
@@ -186,7 +186,13 @@ given to whoever has least to do. Packed, queries and keys are those of all sequ
       .def_ro("received", &RankCost::received, "Bytes of tensors from other ranks.")
       .def_ro("memory", &RankCost::memory, "Bytes beside the caller's arrays and workspaces.");
   nb::class_<DistributedPlan>(m, "DistributedPlan", "What a call over ranks will cost.")
-      .def_prop_ro("scheme", scheme_name, "'heads' or 'gather': the one that is used.")
+      .def_prop_ro(
+          "scheme", [](const DistributedPlan& plan) { return scheme_name(plan.scheme); },
+          "'heads' or 'gather': the one that is used forward.")
+      .def_prop_ro(
+          "backward_scheme",
+          [](const DistributedPlan& plan) { return scheme_name(plan.backward_scheme); },
+          "And backward.")
       .def_ro("forward", &DistributedPlan::forward, "A RankCost for each rank.")
       .def_ro("backward", &DistributedPlan::backward, "A RankCost for each rank.")
       .def("describe", &DistributedPlan::describe, "All of it in words.")

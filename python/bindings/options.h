@@ -67,6 +67,9 @@ class Unlocked {
   nb::gil_scoped_release released_;
 };
 
+// While it waits: throws what Python's handler of a signal raised, as a Context's calls do.
+void check_signals();
+
 ScoreStage to_stage(nb::handle name, const char* where);
 
 }  // namespace attend::python

@@ -1,4 +1,5 @@
-"""What test_distributed_mpi.py runs under mpirun: mpi_ranks.py {bits|mistake|stop FOLDER}."""
+"""What test_distributed_mpi.py runs under mpirun: mpi_ranks.py {bits|mistake|groups|stop FOLDER}."""
+import gc
 import os
 import pathlib
 import signal
@@ -43,6 +44,52 @@ def mistake():
     texts = COMM.allgather(text)
     assert "found str" in texts[1] and all("rank 1" in texts[r] for r in range(COMM.size) if r != 1), texts
     distributed.attention(*OWN, group=COMM)
+    fresh = COMM.Dup()   # whose Group the call itself makes
+    try:
+        distributed.attention(*OWN, group=fresh, timeout=-1.0 if COMM.rank == 1 else 60.0)
+    except ValueError as error:
+        text = str(error)
+    texts = COMM.allgather(text)
+    assert "timeout is -1" in texts[1] and all("rank 1" in texts[r] for r in range(COMM.size) if r != 1), texts
+    distributed.attention(*OWN, group=fresh)
+    fresh.Free()
+
+
+def groups():
+    """Groups are as many as a program makes one after the other, agree on the size of pieces, and refuse what is wrong."""
+    for timeout in (-1, "soon", None, float("nan")):
+        try:
+            distributed.MpiGroup(COMM, timeout=timeout)
+        except ValueError as error:
+            assert str(error) == f"MpiGroup: timeout is {timeout!r}; it is a number of seconds above 0"
+        else:
+            raise AssertionError(timeout)
+    out = distributed.attention(*OWN, group=COMM)
+    group = distributed.MpiGroup(COMM, piece=1 << (9 + COMM.rank))
+    np.testing.assert_array_equal(distributed.attention(*OWN, group=group), out)
+    group.free()
+    group.free()
+    try:
+        distributed.attention(*OWN, group=group)
+    except ValueError as error:
+        assert str(error) == "MpiGroup: it has been freed"
+    else:
+        raise AssertionError("a freed group took a call")
+
+    freed = []
+    key = MPI.Comm.Create_keyval(delete_fn=lambda *_: freed.append(1))
+    distributed.MpiGroup(COMM)._comm.Set_attr(key, 1)  # nobody keeps it
+    gc.collect()
+    assert len(freed) == 1
+    own = COMM.Dup()
+    distributed.attention(*OWN, group=own)
+    kept = own.Get_attr(distributed._key_of(MPI))
+    kept._comm.Set_attr(key, 1)
+    del kept
+    gc.collect()
+    assert len(freed) == 1
+    own.Free()
+    assert len(freed) == 2
 
 
 def stop(folder):
@@ -57,5 +104,5 @@ def stop(folder):
         raise
 
 
-{"bits": bits, "mistake": mistake, "stop": stop}[sys.argv[1]](*sys.argv[2:])
+{"bits": bits, "mistake": mistake, "groups": groups, "stop": stop}[sys.argv[1]](*sys.argv[2:])
 print("well")

@@ -169,6 +169,29 @@ def test_a_mistake_of_one_rank_is_an_error_of_all(name, layouts):
     assert isinstance(other, ValueError) and "rank 1" in str(other)
 
 
+@pytest.mark.parametrize("without", [0, 1])
+def test_layouts_of_one_rank_alone_are_an_error_of_all(without):
+    layout = Layout.serpentine([T], 2)
+
+    def rank(own):
+        q, k, v = (distributed.take_rows(layout, own.rank, x) for x in (Q, K, V))
+        out, lse = distributed.attention(q, k, v, group=own, layouts=layout, return_lse=True)
+        given = None if own.rank == without else layout
+        errors = []
+        for call in (distributed.attention, distributed.attention_backward):
+            with pytest.raises(ValueError) as error:
+                call(*(q, k, v) + ((out, lse, out) if call is distributed.attention_backward else ()), group=own,
+                     layouts=given)
+            errors.append(str(error.value))
+        distributed.attention(q, k, v, group=own, layouts=layout)  # the group goes on
+        return errors
+
+    was = ["rank 1 was given no layouts, rank 0 was given layouts", "rank 1 was given layouts, rank 0 was given no layouts"]
+    for errors in ThreadGroup(2).run(rank):
+        assert errors == [f"distributed.{name}: {was[without == 0]}; all ranks must describe one problem"
+                          for name in ("attention", "attention_backward")]
+
+
 def test_what_is_no_group_is_refused():
     with pytest.raises(TypeError, match="group takes a communicator of mpi4py, or an attend.distributed.Group, found int"):
         distributed.attention(Q, K, V, group=5)
@@ -206,7 +229,7 @@ def test_layouts_are_values():
 def test_a_plan_says_what_a_call_costs():
     layout = Layout.serpentine([8192], 4)
     cost = distributed.plan(layout, heads=8, key_heads=2, d=64, scheme="gather", causal=True)
-    assert cost.scheme == "gather" and len(cost.forward) == len(cost.backward) == 4
+    assert cost.scheme == cost.backward_scheme == "gather" and len(cost.forward) == len(cost.backward) == 4
     assert sum(c.sent for c in cost.forward) == sum(c.received for c in cost.forward) > 0
     assert "gather" in cost.describe() and repr(cost) == cost.describe()
 

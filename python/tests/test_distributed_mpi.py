@@ -31,7 +31,7 @@ def run(ranks, *words):
         timeout=300)
 
 
-@pytest.mark.parametrize("what", ["bits", "mistake"])
+@pytest.mark.parametrize("what", ["bits", "mistake", "groups"])
 def test_processes_do_what_threads_do(what):
     done = run(2, FOLDER / "mpi_ranks.py", what)
     assert done.returncode == 0 and done.stdout.split() == ["well"] * 2, done.stdout + done.stderr

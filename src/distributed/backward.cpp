@@ -6,7 +6,7 @@ namespace attend::distributed {
 
 BackwardRanks::BackwardRanks(WholeBackward given, const DistributedOptions& distributed, Wire& over)
     : whole(std::move(given)), local(whole.local), wire(over),
-      scheme(chosen_scheme(whole, distributed.scheme, over.size())), bits(distributed.bits),
+      scheme(chosen_scheme(whole, distributed, over.size(), true)), bits(distributed.bits),
       joins(whole.dbias || whole.dsinks || whole.dalibi),
       to_keys(local.problem.dk || local.problem.dv_gradient),
       unused_dalibi(static_cast<std::size_t>(whole.group())) {
@@ -18,6 +18,26 @@ BackwardRanks::BackwardRanks(WholeBackward given, const DistributedOptions& dist
                .type = DType::f64,
                .given = true,
                .stride = {heads * rows * kRowSums, rows * kRowSums, kRowSums, 1}};
+}
+
+// Of the two parts of `gather` in one_process, or of the one there is else.
+void BackwardRanks::record_kernels(Record& record) {
+  if (whole.batch() == 0 || whole.problem.kv_heads == 0) return;
+  const bool keys_apart = scheme == Scheme::gather && bits == Bits::one_process;
+  const auto record_part = [&](bool rows, bool keys) {
+    BackwardProblem problem;
+    BackwardCall call;
+    PieceMemory memory;
+    cut_piece(piece_of(whole, 0, 0), problem, call, memory);
+    problem.dq = rows && local.problem.dq;
+    problem.dk = keys && local.problem.dk;
+    problem.dv_gradient = keys && local.problem.dv_gradient;
+    problem.sums_written = rows && wants_sums();
+    problem.sums_read = !rows;
+    record_kernel<Backward>(record, wire.context(), problem);
+  };
+  record_part(true, !keys_apart);
+  if (keys_apart && to_keys) record_part(false, true);
 }
 
 void BackwardRanks::cut_piece(const Piece& piece, BackwardProblem& problem, BackwardCall& call,
@@ -148,6 +168,8 @@ void attention_backward(Group& group, const Layouts& layouts, const BackwardInpu
           WholeBackward whole =
               check_backward(group.rank(), group.size(), layouts, {inputs, options, gradients});
           record_whole(record, true, whole, options, distributed);
+          record.type("the type of out", inputs.out.dtype());
+          record.type("the type of lse", inputs.lse.dtype());
           record.type("the type of dout", inputs.dout.dtype());
           record.integer("dlse", inputs.dlse ? 1 : 0);
           if (inputs.dlse) record.type("the type of dlse", inputs.dlse.dtype());
@@ -159,6 +181,7 @@ void attention_backward(Group& group, const Layouts& layouts, const BackwardInpu
                                              {"dalibi", bool(gradients.dalibi)}})
             record.integer(name, wanted ? 1 : 0);
           ranks.emplace(std::move(whole), distributed, wire);
+          ranks->record_kernels(record);
           if (ranks->scheme == Scheme::heads) heads.emplace(*ranks);
           else gather.emplace(*ranks);
           if (ranks->joins) joins.emplace(*ranks);

@@ -36,6 +36,7 @@ struct BackwardRanks {
   Strided sums_view;
   std::vector<double> unused_dalibi;  // of pieces: the rows' parts are what counts
 
+  void record_kernels(Record& record);
   // A piece of it: sizes, options and types, nothing written.
   void cut_piece(const Piece& piece, BackwardProblem& problem, BackwardCall& call,
                  PieceMemory& memory);

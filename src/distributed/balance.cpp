@@ -81,21 +81,80 @@ std::vector<std::vector<int>> deal(const std::vector<std::vector<std::vector<dou
   return owners;
 }
 
-// Neighbours to one rank, cut where the sum of the weights is nearest to its share.
+// Granules of all sequences, in order, and to whom they go.
+class Neighbours {
+ public:
+  Neighbours(const std::vector<std::vector<double>>& weights, int ranks)
+      : weights_(weights), ranks_(ranks), owned_(at(ranks)) {
+    for (const auto& sequence : weights) {
+      owners_.emplace_back(sequence.size(), 0);
+      for (const double weight : sequence) {
+        left_ += weight;
+        ++(weight > 0 ? seen_ : unseen_);
+      }
+    }
+    share_ = (seen_ + unseen_ + ranks - 1) / ranks;
+  }
+
+  // Those that are seen: a rank takes neighbours until it has its share of what is left of the
+  // weights, but not more than twice its share of granules, nor so few that the others would have
+  // more than that.
+  void deal_seen() {
+    const std::int64_t most = 2 * share_;
+    double mine = 0;
+    int rank = 0;
+    each(true, [&](int& owner, double weight) {
+      const auto can_go_on = [&] {
+        return rank + 1 < ranks_ && seen_ <= most * (ranks_ - rank - 1);
+      };
+      const bool has_share = mine + weight / 2 > (left_ + mine) / (ranks_ - rank);
+      if (can_go_on() && (owned_[at(rank)] == most || (owned_[at(rank)] > 0 && has_share))) {
+        ++rank;
+        mine = 0;
+      }
+      owner = rank;
+      ++owned_[at(rank)];
+      --seen_;
+      mine += weight;
+      left_ -= weight;
+    });
+  }
+
+  // The others cost memory alone: they fill all ranks up to as many granules.
+  void deal_unseen() {
+    int rank = 0;
+    each(false, [&](int& owner, double) {
+      while (owned_[at(rank)] >= share_) ++rank;
+      owner = rank;
+      ++owned_[at(rank)];
+    });
+  }
+
+  std::vector<std::vector<int>> owners() && { return std::move(owners_); }
+
+ private:
+  template <class Use>
+  void each(bool seen, Use use) {
+    for (std::size_t s = 0; s < owners_.size(); ++s)
+      for (std::size_t g = 0; g < owners_[s].size(); ++g)
+        if ((weights_[s][g] > 0) == seen) use(owners_[s][g], weights_[s][g]);
+  }
+
+  const std::vector<std::vector<double>>& weights_;
+  const int ranks_;
+  std::vector<std::int64_t> owned_;
+  std::vector<std::vector<int>> owners_;
+  std::int64_t seen_ = 0, unseen_ = 0;  // granules; of those that are seen, what is not dealt yet
+  std::int64_t share_ = 0;              // of granules, of each rank
+  double left_ = 0;                     // weight that is not dealt yet
+};
+
 std::vector<std::vector<int>> deal_neighbours(const std::vector<std::vector<double>>& weights,
                                               int ranks) {
-  double all = 0, before = 0;
-  for (const auto& sequence : weights) all += sum_of(sequence);
-  std::vector<std::vector<int>> owners;
-  for (const auto& sequence : weights) {
-    std::vector<int>& of = owners.emplace_back();
-    for (const double weight : sequence) {
-      const double middle = all == 0 ? 0 : (before + weight / 2) / all;
-      of.push_back(std::min(static_cast<int>(middle * ranks), ranks - 1));
-      before += weight;
-    }
-  }
-  return owners;
+  Neighbours neighbours(weights, ranks);
+  neighbours.deal_seen();
+  neighbours.deal_unseen();
+  return std::move(neighbours).owners();
 }
 
 std::vector<std::vector<double>> added(std::vector<std::vector<double>> a,
@@ -109,7 +168,8 @@ std::vector<std::vector<double>> added(std::vector<std::vector<double>> a,
 bool is_narrow(const Problem& p, std::int64_t positions, int ranks) {
   const std::int64_t right = p.causal ? 0 : p.window_right;
   if (p.window_left == kUnlimited || right == kUnlimited) return false;
-  return p.window_left + right < positions / ranks;
+  const std::int64_t share = positions / ranks;
+  return p.window_left < share && right < share - p.window_left;  // their sum may be none
 }
 
 std::vector<std::int64_t> lengths_of(const WholeProblem& whole, bool queries) {
@@ -169,22 +229,6 @@ std::vector<std::vector<Item>> items_of(const WholeProblem& whole, int ranks) {
     load[best] += weights[n];
   }
   return of;
-}
-
-Scheme chosen_scheme(const WholeProblem& whole, Scheme asked, int ranks) {
-  if (asked != Scheme::automatic) return asked;
-  constexpr double kUneven = 1.15;  // heads move less and multiply less, if all ranks have some
-  double most = 0, all = 0;
-  std::vector<double> pairs;
-  for (std::int64_t b = 0; b < whole.batch(); ++b)
-    pairs.push_back(sum_of(pairs_by_granule(whole, b, true, kGranule)));
-  for (const auto& items : items_of(whole, ranks)) {
-    double mine = 0;
-    for (const Item& item : items) mine += pairs[at(item.b)];
-    most = std::max(most, mine);
-    all += mine;
-  }
-  return most * ranks <= kUneven * all ? Scheme::heads : Scheme::gather;
 }
 
 Layouts balanced_layouts(const WholeSizes& sizes, const AttentionOptions& options, int ranks) {

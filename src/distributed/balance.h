@@ -16,7 +16,4 @@ struct Item {
 // Of each rank, so that all have about as many pairs.
 std::vector<std::vector<Item>> items_of(const WholeProblem& whole, int ranks);
 
-// The scheme that is used.
-Scheme chosen_scheme(const WholeProblem& whole, Scheme asked, int ranks);
-
 }  // namespace attend::distributed

@@ -104,6 +104,7 @@ std::vector<MemoryBlocks> blocks_of(const WholeProblem& whole, const Wire& wire,
 std::vector<std::int64_t> sizes_of(const WholeProblem& whole, const Wire& wire,
                                    const RankRows& rows) {
   std::vector<std::int64_t> bytes;
+  bytes.reserve(index(wire.size()));
   for (int r = 0; r < wire.size(); ++r)
     bytes.push_back(r == wire.rank() ? 0 : bytes_of(whole, rows.tensors(r), rows.blocks(r)));
   return bytes;

@@ -9,6 +9,7 @@
 #include "distributed/balance.h"
 #include "distributed/record.h"
 #include "distributed/rows.h"
+#include "distributed/scheme.h"
 
 namespace attend::distributed {
 
@@ -34,6 +35,13 @@ void collective(const char* function, Group& group, Wire& wire, const Prepare& p
 // What all ranks must agree on, whatever the call.
 void record_whole(Record& record, bool backward, const WholeProblem& whole,
                   const AttentionOptions& options, const DistributedOptions& distributed);
+
+// That all ranks compute with the same row of the kernel table: others have other bits. `problem`
+// is made of what all ranks know.
+template <class Operation>
+void record_kernel(Record& record, Context& context, const typename Operation::Problem& problem) {
+  record.kernel(ContextState::of(context).template plan_for<Operation>(problem)->kernel->name);
+}
 
 // Runs a piece's Problem and Call.
 template <class Operation>

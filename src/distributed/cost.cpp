@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "distributed/balance.h"
 #include "distributed/rows.h"
+#include "distributed/scheme.h"
 
 #include <algorithm>
 #include <iomanip>
@@ -72,13 +73,21 @@ class Costs {
       const bool many = transfers_of(whole_, of_head.list, &needs) > kMostTransfers;
       return many ? under_way(cost, p_.kv_heads) : 0;
     };
-    for (std::size_t r = 0; r < rows.size(); ++r)
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const auto owned = [&](bool queries) {
+        return (whole_.packed() ? 1 : whole_.batch()) *
+               whole_.layout(queries).owned(static_cast<int>(r));
+      };
       plan_.forward[r].memory = ships_states(whole_)
                                     ? under_way(plan_.forward[r], p_.kv_heads) + state_bytes(r)
                                     : 2 * key_bytes + messages(plan_.forward[r], forward);
-    for (RankCost& cost : plan_.backward)
+      const std::int64_t own_sums = owned(true) * p_.heads * kRowSums * size_of(DType::f64);
+      const std::int64_t own_keys = owned(false) * (p_.d + p_.dv) * size_of(p_.type);
+      RankCost& cost = plan_.backward[r];
       cost.memory = messages(cost, backward) +
-                    (one_process ? 4 * key_bytes + 2 * row_bytes : 2 * key_bytes + 3 * sum_bytes);
+                    (one_process ? 4 * key_bytes + 2 * row_bytes + own_sums + own_keys
+                                 : 2 * key_bytes + 3 * sum_bytes);
+    }
   }
 
   // Queries to all, states of their rows back.
@@ -107,15 +116,21 @@ class Costs {
     const Tensors in = tensors({{p_.d, false}, {p_.dv, false}}, 1),
                   q = tensors({{p_.d, true}}, p_.group()),
                   out = tensors({{p_.dv, true}}, p_.group());
-    const std::int64_t row_bytes = (p_.d + p_.dv) * size_of(p_.type);
+    std::vector<RankCost> own_forward(nth(ranks_)), own_backward(nth(ranks_));  // in messages, too
+    std::size_t rounds = 1;
     for (int r = 0; r < ranks_; ++r) {
+      rounds = std::max(rounds, items[nth(r)].size());
       for (const Item& item : items[nth(r)]) {
         for (int owner = 0; owner < ranks_; ++owner) {
-          if (owner == r) continue;
           const Blocks rows{.owner = owner, .b = item.b};
           const std::int64_t keys = bytes_of(whole_, in.list, rows),
                              queries = bytes_of(whole_, q.list, rows),
                              values = bytes_of(whole_, out.list, rows);
+          if (owner == r) {
+            own_forward[nth(r)].sent += keys + queries + values;
+            own_backward[nth(r)].sent += 2 * (keys + queries) + values;
+            continue;
+          }
           move(plan_.forward, owner, r, keys + queries);
           move(plan_.forward, r, owner, values);
           move(plan_.backward, owner, r, keys + queries + values);
@@ -126,12 +141,20 @@ class Costs {
         plan_.forward[nth(r)].products += 2 * static_cast<double>(p_.group()) * pairs;
         plan_.backward[nth(r)].products += 5 * static_cast<double>(p_.group()) * pairs;
       }
-      const std::int64_t at_hand = (p_.q_length * p_.group() + p_.k_length) * row_bytes;
-      const auto rounds =
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(items[nth(r)].size()));
-      plan_.forward[nth(r)].memory = at_hand + under_way(plan_.forward[nth(r)], rounds);
-      plan_.backward[nth(r)].memory = 2 * at_hand + under_way(plan_.backward[nth(r)], rounds);
     }
+    // One item's rows, and the messages of a round, or of two.
+    const std::int64_t size = size_of(p_.type);
+    const std::int64_t rows = p_.q_length * p_.group(), keys = p_.k_length * (p_.d + p_.dv);
+    const auto hold = [&](std::vector<RankCost>& costs, const std::vector<RankCost>& own,
+                          std::int64_t at_hand) {
+      for (std::size_t r = 0; r < costs.size(); ++r) {
+        const std::int64_t messages = costs[r].sent + costs[r].received + own[r].sent;
+        costs[r].memory =
+            at_hand * size + messages * (rounds > 1 ? 2 : 1) / static_cast<std::int64_t>(rounds);
+      }
+    };
+    hold(plan_.forward, own_forward, rows * (p_.d + p_.dv) + keys);
+    hold(plan_.backward, own_backward, rows * (2 * p_.d + p_.dv) + 2 * keys);
   }
 
  private:
@@ -212,18 +235,28 @@ std::string line_of(const char* name, const std::vector<RankCost>& costs) {
 DistributedPlan plan(const Layouts& layouts, const WholeSizes& sizes,
                      const AttentionOptions& options, const DistributedOptions& distributed) {
   const WholeProblem whole = whole_of_sizes("plan", sizes, options, &layouts);
-  DistributedPlan plan;
-  plan.scheme = chosen_scheme(whole, distributed.scheme, layouts.queries.ranks());
-  plan.bits = distributed.bits;
-  Costs costs(whole, layouts, plan);
-  if (plan.scheme == Scheme::heads) costs.heads();
-  else costs.gather();
+  const auto plan_of = [&](bool backward) {
+    DistributedPlan plan;
+    plan.bits = distributed.bits;
+    plan.scheme = chosen_scheme(whole, distributed, layouts.queries.ranks(), backward);
+    Costs costs(whole, layouts, plan);
+    if (plan.scheme == Scheme::heads) costs.heads();
+    else costs.gather();
+    return plan;
+  };
+  DistributedPlan plan = plan_of(false), backward = plan_of(true);
+  plan.backward_scheme = backward.scheme;
+  plan.backward = std::move(backward.backward);
   return plan;
 }
 
 std::string DistributedPlan::describe() const {
+  const auto name = [](Scheme of) {
+    return of == Scheme::heads ? ", whole heads" : ", keys gathered";
+  };
   return text("attention over ", forward.size(), forward.size() == 1 ? " rank" : " ranks",
-              scheme == Scheme::heads ? ", whole heads" : ", keys gathered", ", ",
+              name(scheme), backward_scheme == scheme ? "" : name(backward_scheme),
+              backward_scheme == scheme ? ", " : " backward, ",
               bits == Bits::fast ? "fast" : "the bits of one process", "\n",
               line_of("forward", forward), line_of("backward", backward));
 }

@@ -37,6 +37,17 @@ class ForwardRanks {
       lse_ = WholeRows(wire.context(), group, rows, 1, local_.problem.lse_type);
   }
 
+  void record_kernels(Record& record) const {
+    if (whole_.batch() == 0 || whole_.problem.kv_heads == 0) return;
+    ForwardProblem problem;
+    ForwardCall call;
+    PieceMemory memory;
+    cut(whole_, piece_of(whole_, 0, 0), problem, call, memory);
+    if (states_) write_state(problem);
+    else take_types(problem);
+    record_kernel<Forward>(record, wire_.context(), problem);
+  }
+
   void run() {
     if (heads_) run_whole_heads();
     else if (states_) join_states();
@@ -132,8 +143,7 @@ class ForwardRanks {
     piece.j_begin = chunk.begin;
     piece.j_end = chunk.end;
     cut(whole_, piece, problem, call, memory);
-    problem.out_type = problem.type;
-    problem.state = true;
+    write_state(problem);
     problem.sinks = problem.sinks && chunk.begin == 0;
     call.q = moved_to(q_.tensor(), 0, 0, q_start);
     call.k = moved_to(local_.call.k, at, kv_head, row);
@@ -142,6 +152,10 @@ class ForwardRanks {
     call.v_scales = moved_to(local_.call.v_scales, at, kv_head, row);
     call.state = moved_to(moved_state(n).whole, 0, 0, q_start);
     run_piece<Forward>(kFunction, wire_.context(), problem, call);
+  }
+  static void write_state(ForwardProblem& problem) noexcept {
+    problem.out_type = problem.type;
+    problem.state = true;
   }
   // Where the rank has its first key.
   std::int64_t local_key(const KeyChunk& chunk) const {
@@ -196,6 +210,7 @@ class ForwardRanks {
     std::sort(states.begin(), states.end(),
               [](const auto& x, const auto& y) { return x.first < y.first; });
     std::vector<ConstTensorView> in_order;
+    in_order.reserve(states.size());
     for (const auto& state : states) in_order.push_back(state.second);
     const auto view = [&](const Strided& t, std::int64_t features) {
       const Strided at = moved_to(t, whole_.local_batch(b), kv_head * group, first);
@@ -204,8 +219,25 @@ class ForwardRanks {
                            : TensorView(at.data, at.type, {1, group, rows, features},
                                         {at.stride[0], at.stride[1], at.stride[2], at.stride[3]});
     };
-    finish_partial(in_order, view(local_.call.out, p.dv),
-                   local_.problem.lse ? view(local_.call.lse, 0) : TensorView(), wire_.context());
+    finish(in_order, view(local_.call.out, p.dv),
+           local_.problem.lse ? view(local_.call.lse, 0) : TensorView());
+  }
+
+  // finish_partial(), which joins in f32 or f64. A kernel that is for 16 bits alone, and was
+  // forced, declines that: then the best of the others joins, to the same bits.
+  void finish(const std::vector<ConstTensorView>& states, const TensorView& out,
+              const TensorView& lse) {
+    ContextState& state = ContextState::of(wire_.context());
+    std::vector<Part> parts;
+    const Request<Forward> request = check(StatesArguments{kFunction, states, {}, out, lse}, parts);
+    std::shared_ptr<const Decision<Forward>> plan;
+    try {
+      plan = state.plan_for<Forward>(request.problem);
+    } catch (const Unsupported&) {
+      plan = std::make_shared<const Decision<Forward>>(
+          decide<Forward>(request.problem, state.machine, state.threads, {}));
+    }
+    state.execute(kFunction, *plan, request.call);
   }
 
   void run_whole_heads() {
@@ -246,11 +278,14 @@ class ForwardRanks {
     run_heads(whole_, wire_, rounds);
   }
 
-  // A piece whose tensors are known.
-  void compute(ForwardProblem& problem, const ForwardCall& call) {
+  void take_types(ForwardProblem& problem) const noexcept {
     problem.out_type = local_.problem.out_type;
     problem.lse = local_.problem.lse;
     problem.lse_type = local_.problem.lse_type;
+  }
+  // A piece whose tensors are known.
+  void compute(ForwardProblem& problem, const ForwardCall& call) {
+    take_types(problem);
     run_piece<Forward>(kFunction, wire_.context(), problem, call);
   }
 
@@ -280,12 +315,13 @@ void attention(Group& group, const Layouts& layouts, const ConstTensorView& q,
         [&](Record& record) {
           WholeForward whole =
               check_forward(group.rank(), group.size(), layouts, {q, k, v, out, options, outputs});
-          const Scheme scheme = chosen_scheme(whole, distributed.scheme, group.size());
+          const Scheme scheme = chosen_scheme(whole, distributed, group.size(), false);
           record_whole(record, false, whole, options, distributed);
           record.type("the type of out", out.dtype());
           record.integer("lse", outputs.lse ? 1 : 0);
           if (outputs.lse) record.type("the type of lse", outputs.lse.dtype());
           ranks.emplace(std::move(whole), scheme, wire);
+          ranks->record_kernels(record);
         },
         [&] { ranks->run(); });
   });

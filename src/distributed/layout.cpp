@@ -82,8 +82,8 @@ Layout Layout::contiguous(std::vector<std::int64_t> lengths, int ranks, std::int
   for (const std::int64_t length : lengths) all += granules_of(length, granule);
   return dealt(std::move(lengths), ranks, granule, [&](std::int64_t n) {
     const std::int64_t each = all / ranks, more = all % ranks;  // the first have one more
-    return static_cast<int>(n < more * (each + 1) ? n / (each + 1)
-                                                  : more + (n - more * (each + 1)) / each);
+    if (n < more * (each + 1) || each == 0) return static_cast<int>(n / (each + 1));
+    return static_cast<int>(more + (n - more * (each + 1)) / each);
   });
 }
 

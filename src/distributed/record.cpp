@@ -62,9 +62,14 @@ struct Sent {
   Status status = Status::ok;
   std::uint32_t count = 0;
   std::uint64_t bits[kMostFields] = {};
-  char text[kMostText] = {};
+  char text[kMostText] = {};  // what is wrong; if nothing is, the names of the kernels
 };
 static_assert(std::is_trivially_copyable_v<Sent>);
+
+struct Records {
+  Sent mine;
+  std::vector<Sent> all;  // by rank
+};
 
 template <class Prepare>
 Status status_of(const Prepare& prepare, std::string& message) {
@@ -124,6 +129,12 @@ void compare(const char* function, Group& group, const std::vector<Sent>& all,
       throw InvalidArgument(text(function, ": ", what, "; all ranks must describe one problem"));
     }
   }
+  for (std::size_t r = 1; r < ranks; ++r)
+    if (std::strcmp(all[r].text, all[0].text) != 0)
+      throw InvalidArgument(text(function, ": rank ", r, " computes with ", all[r].text,
+                                 ", rank 0 with ", all[0].text,
+                                 "; all ranks must use the same kernels (their Contexts can be "
+                                 "told which)"));
 }
 
 }  // namespace
@@ -203,6 +214,11 @@ void Record::layout(const char* name, const Layout& layout) {
   this->hash(name, hash.value());
 }
 
+void Record::kernel(std::string_view name) {
+  if (kernels_.find(name) != std::string::npos) return;
+  kernels_ += (kernels_.empty() ? "" : " and ") + std::string(name);
+}
+
 void fail_group(Group& group) {
   try {
     throw;
@@ -215,31 +231,38 @@ void fail_group(Group& group) {
 
 void agree(const char* function, Wire& wire, std::int64_t call,
            const std::function<void(Record&)>& prepare) {
-  Sent mine;
+  const auto ranks = static_cast<std::size_t>(wire.size());
+  const auto self = static_cast<std::size_t>(wire.rank());
   Record record;
-  std::string message;
-  mine.call = call;
-  mine.status = status_of([&] { prepare(record); }, message);
-  mine.count = static_cast<std::uint32_t>(record.fields().size());
-  if (mine.count > Sent::kMostFields) throw Error("record: too many fields");
-  for (std::size_t n = 0; n < record.fields().size(); ++n) mine.bits[n] = record.fields()[n].bits;
-  message.copy(mine.text, Sent::kMostText - 1);
-
   Exchange exchange(wire);
-  exchange.resize(sizeof mine,
-                  std::vector<std::int64_t>(static_cast<std::size_t>(wire.size()), sizeof mine));
-  std::memcpy(exchange.to(wire.rank()), &mine, sizeof mine);
+  // Not of the Context's memory: that this has none may be what is to be told.
+  std::shared_ptr<Records> records;
   try {
-    exchange.start();
+    records = std::make_shared<Records>();
+    records->all.resize(ranks);
+    Sent& mine = records->mine;
+    std::string message;
+    mine.call = call;
+    mine.status = status_of([&] { prepare(record); }, message);
+    if (mine.status == Status::ok) message = record.kernels();
+    mine.count = static_cast<std::uint32_t>(record.fields().size());
+    if (mine.count > Sent::kMostFields) throw Error("record: too many fields");
+    for (std::size_t n = 0; n < record.fields().size(); ++n) mine.bits[n] = record.fields()[n].bits;
+    message.copy(mine.text, Sent::kMostText - 1);
+    std::vector<MemoryBlocks> send(ranks, {std::as_writable_bytes(std::span(&mine, 1))}),
+        receive(ranks);
+    for (std::size_t r = 0; r < ranks; ++r)
+      receive[r] = {std::as_writable_bytes(std::span(&records->all[r], 1))};
+    send[self].clear();
+    receive[self].clear();
+    exchange.start(1, send, receive, {records});
     exchange.wait();
   } catch (...) {
     fail_group(wire.group());
     throw;
   }
-  std::vector<Sent> all(static_cast<std::size_t>(wire.size()));
-  for (int r = 0; r < wire.size(); ++r)
-    std::memcpy(&all[static_cast<std::size_t>(r)], exchange.from(r), sizeof mine);
-  compare(function, wire.group(), all, record.fields());
+  records->all[self] = records->mine;
+  compare(function, wire.group(), records->all, record.fields());
 }
 
 }  // namespace attend::distributed

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace attend::distributed {
@@ -30,10 +32,14 @@ class Record {
   void tensor(const char* name, const ConstTensorView& view, bool elements);
   void options(const AttentionOptions& options);
   void layout(const char* name, const Layout& layout);
+  // By name: which row of the kernel table computes depends on the Context and on the processor.
+  void kernel(std::string_view name);
   const std::vector<RecordField>& fields() const noexcept { return fields_; }
+  const std::string& kernels() const noexcept { return kernels_; }
 
  private:
   std::vector<RecordField> fields_;
+  std::string kernels_;  // in the order they were given, none twice
 };
 
 // After an exception in the middle of a call, which is at hand: other ranks wait for messages that

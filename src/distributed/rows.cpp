@@ -138,22 +138,30 @@ std::vector<KeyChunk> key_chunks(const WholeProblem& whole) {
   return chunks;
 }
 
+double bytes_of_states(const WholeProblem& whole) {
+  const Problem& p = whole.problem;
+  double bytes = 0;
+  for (const Sequence& s : whole.sequences) {
+    const std::int64_t chunks = (s.k_stored + kGranule - 1) / kGranule;
+    const std::int64_t row = chunks * (p.dv + kStateColumns) * size_of(DType::f64) +
+                             whole.layouts->keys.ranks() * p.d * size_of(p.type);
+    bytes += static_cast<double>(s.q_length * p.heads) * static_cast<double>(row);
+  }
+  return bytes;
+}
+
 bool ships_states(const WholeProblem& whole) {
   const Problem& p = whole.problem;
   const Layout& keys = whole.layouts->keys;
   if (keys.granule() % kGranule != 0 || keys.ranks() == 1 || p.heads == 0) return false;
-  double states = 0, rows_of_keys = 0;  // bytes
+  const std::int64_t key = p.d * size_of(p.own_k_type ? p.k_type : p.type) +
+                           p.dv * size_of(p.own_v_type ? p.v_type : p.type);
+  double rows_of_keys = 0;  // bytes
   for (const Sequence& s : whole.sequences) {
     if (s.k_stored == 0 && s.q_length > 0) return false;  // a row needs a state to end with
-    const std::int64_t chunks = (s.k_stored + kGranule - 1) / kGranule;
-    const std::int64_t row = chunks * (p.dv + kStateColumns) * size_of(DType::f64) +
-                             keys.ranks() * p.d * size_of(p.type);
-    states += static_cast<double>(s.q_length * p.heads) * static_cast<double>(row);
-    const std::int64_t key = p.d * size_of(p.own_k_type ? p.k_type : p.type) +
-                             p.dv * size_of(p.own_v_type ? p.v_type : p.type);
     rows_of_keys += static_cast<double>(s.k_stored * p.kv_heads) * static_cast<double>(key);
   }
-  return states < rows_of_keys * (keys.ranks() - 1);
+  return bytes_of_states(whole) < rows_of_keys * (keys.ranks() - 1);
 }
 
 void clear_neighbours(const WholeProblem& whole, const Needs& needs, int rank,

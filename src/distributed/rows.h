@@ -135,6 +135,8 @@ std::vector<KeyChunk> key_chunks(const WholeProblem& whole);
 // In the scheme `gather`, forward: whether queries go to the keys, and partial states of chunks
 // come back, since queries are few. Each owner of keys has whole chunks then.
 bool ships_states(const WholeProblem& whole);
+// About the bytes that all ranks send so.
+double bytes_of_states(const WholeProblem& whole);
 
 // Rows that a rank does not need are not received, but kernels may look at those beside the ones
 // that are: zeros there, so that they find no NaN, which they would have to take care of.

@@ -3,10 +3,12 @@
 #include <attend/distributed.h>
 
 #include "core/text.h"
+#include "distributed/time_limit.h"
 
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -38,13 +40,11 @@ class ThreadPending : public Pending {
   }
   bool wait(std::chrono::milliseconds at_most) override {
     std::unique_lock lock(boxes_.mutex);
-    return boxes_.arrived.wait_for(lock, at_most, [&] { return take(); });
+    return boxes_.arrived.wait_for(lock, limited(at_most), [&] { return take(); });
   }
   std::vector<int> missing() const override {
     const std::lock_guard lock(boxes_.mutex);
-    std::vector<int> from;
-    for (const auto& message : wanted_) from.push_back(message.first);
-    return from;
+    return not_sent();
   }
   void after(std::shared_ptr<ThreadPending> earlier) { earlier_ = std::move(earlier); }
 
@@ -65,6 +65,15 @@ class ThreadPending : public Pending {
       return true;
     });
     return wanted_.empty();
+  }
+
+  // If an earlier one is waited for, nothing is known of this one yet.
+  std::vector<int> not_sent() const {
+    std::vector<int> from;
+    if (earlier_ != nullptr) from = earlier_->not_sent();
+    if (!from.empty()) return from;
+    for (const auto& message : wanted_) from.push_back(message.first);
+    return from;
   }
 
   Boxes& boxes_;
@@ -165,15 +174,28 @@ Group& ThreadGroup::rank(int r) const { return *state_->ranks.at(static_cast<std
 std::vector<std::exception_ptr> ThreadGroup::run(const std::function<void(Group&)>& body) const {
   std::vector<std::exception_ptr> thrown(state_->ranks.size());
   std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < thrown.size(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        body(*state_->ranks[r]);
-      } catch (...) {
-        thrown[r] = std::current_exception();
-      }
-    });
+  threads.reserve(thrown.size());
+  std::promise<bool> decision;  // whether there are threads for all ranks
+  const std::shared_future<bool> all_started = decision.get_future().share();
+  const auto run_rank = [&](std::size_t r) {
+    if (!all_started.get()) return;
+    try {
+      body(*state_->ranks[r]);
+    } catch (...) {
+      thrown[r] = std::current_exception();
+    }
+  };
+  std::string why;
+  try {
+    for (std::size_t r = 0; r < thrown.size(); ++r) threads.emplace_back(run_rank, r);
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  decision.set_value(why.empty());
   for (std::thread& thread : threads) thread.join();
+  if (!why.empty())
+    throw Error(text("ThreadGroup: of ", thrown.size(), " threads only ", threads.size(),
+                     " could be started: ", why));
   return thrown;
 }
 

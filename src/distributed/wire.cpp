@@ -3,6 +3,7 @@
 #include "api/context.h"
 #include "core/reporting.h"
 #include "core/text.h"
+#include "distributed/time_limit.h"
 
 #include <algorithm>
 
@@ -28,7 +29,7 @@ Wire::Wire(const char* function, Group& group, std::chrono::milliseconds timeout
 void Wire::wait(Pending& pending) const {
   using Clock = std::chrono::steady_clock;
   const auto& interrupt = ContextState::of(context_).interrupt;
-  const Clock::time_point begin = Clock::now(), end = begin + timeout_;
+  const Clock::time_point begin = Clock::now(), end = begin + limited(timeout_);
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     if (pending.wait(std::clamp(left, std::chrono::milliseconds{0}, kLook))) {

@@ -63,6 +63,9 @@ struct Group::State {
   int rank = 0, size = 1;
   std::int64_t piece = 0, started = 0;
   bool given_up = false;  // a transfer will never be done: MPI may not be called any more
+  // What MPI may still know, and this itself: never freed.
+  std::vector<std::shared_ptr<const void>> kept;
+  std::shared_ptr<State> self;
 
   [[noreturn]] void fail(const std::string& why) {
     given_up = true;
@@ -102,6 +105,12 @@ class Group::Transfer final : public distributed::Pending {
   void duplicate(MPI_Comm communicator) {
     const int code = MPI_Comm_idup(communicator, &state_->communicator, next());
     state_->expect(code, "MPI_Comm_idup");
+  }
+  // Sender and receiver must cut a message alike.
+  void agree_on_piece() {
+    const int code = MPI_Iallreduce(MPI_IN_PLACE, &state_->piece, 1, MPI_INT64_T, MPI_MIN,
+                                    state_->communicator, next());
+    state_->expect(code, "MPI_Iallreduce");
   }
 
   // One after the other: MPI_Testall would look at all pieces every time. MPICH gives errors to the
@@ -149,7 +158,7 @@ class Group::Transfer final : public distributed::Pending {
   }
 
   [[noreturn]] void report(int code) {
-    if (pieces_.empty()) state_->fail("MPI_Comm_idup: " + text_of(code));
+    if (pieces_.empty()) state_->fail("its mpi::Group could not be made: " + text_of(code));
     state_->fail("a message " + std::string(done_ < receives_ ? "from" : "to") + " rank " +
                  std::to_string(pieces_[done_].rank) + " failed: " + text_of(code));
   }
@@ -166,7 +175,7 @@ class Group::Transfer final : public distributed::Pending {
 
   std::shared_ptr<State> state_;
   std::vector<MPI_Request> requests_;
-  std::vector<Piece> pieces_;  // what they are, but for a duplicate's
+  std::vector<Piece> pieces_;  // what they are, but for those of a Group's making
   std::size_t receives_ = 0;   // come first among them
   std::size_t done_ = 0;       // of the requests, the first so many
   int tag_;
@@ -178,19 +187,25 @@ Group::Group(MPI_Comm communicator, const GroupOptions& options)
   state_->piece = options.piece;
   MPI_Comm_rank(communicator, &state_->rank);
   MPI_Comm_size(communicator, &state_->size);
-  Transfer duplicate(state_);
-  duplicate.duplicate(communicator);
-  if (!duplicate.wait(options.timeout)) {
-    new std::shared_ptr<State>(state_);  // MPI may still write the communicator there
+  const auto await = [&](Transfer& transfer) {
+    if (transfer.wait(options.timeout)) return;
+    state_->self = state_;  // MPI may still write there
     state_->fail("not all ranks of the communicator have made their mpi::Group within " +
                  std::to_string(options.timeout.count()) + " ms");
-  }
+  };
+  Transfer duplicate(state_);
+  duplicate.duplicate(communicator);
+  await(duplicate);
   MPI_Comm_set_errhandler(state_->communicator, MPI_ERRORS_RETURN);
+  Transfer piece(state_);
+  piece.agree_on_piece();
+  await(piece);
 }
 
 Group::~Group() {
   if (state_->given_up || !failure().empty()) {
-    new auto(take_kept());  // never freed
+    state_->kept = take_kept();
+    state_->self = state_;
     return;
   }
   int ended = 0;

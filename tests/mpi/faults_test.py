@@ -9,6 +9,7 @@ else runs, it must also be over within the time limit of the calls and five seco
 """
 import concurrent.futures
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -23,11 +24,12 @@ MOST_SECONDS = TIMEOUT_MS / 1000 + 5
 class Job:
     """One run of the program, and what it left."""
 
-    def __init__(self, mpi, program, scheme, fault, transfer):
+    def __init__(self, mpi, program, scheme, fault, transfer, limit=TIMEOUT_MS):
+        self.arguments = mpi, program, scheme, fault, transfer
         self.name = f"{mpi}, {scheme}, {fault} before transfer {transfer}"
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            timeout = TIMEOUT_MS if fault in ("stop", "throw") else 120_000
+            timeout = limit if fault in ("stop", "throw") else 120_000
             job = launch.start(mpi, RANKS, [program, folder, scheme, fault, transfer, timeout])
             self.status, self.output = launch.finish(job, 200)
             self.ended = time.time()
@@ -55,7 +57,7 @@ class Job:
     def has_errors(self, ranks, word):
         self.check(sorted(self.errors) == ranks, f"ranks {ranks} should have got an error")
         for rank in ranks:
-            self.check(word in self.errors[rank], f"rank {rank} should say {word!r}")
+            self.check(re.search(word, self.errors[rank]), f"rank {rank} should say {word!r}")
 
 
 def is_running(pid):
@@ -74,8 +76,12 @@ def killed(job, strict):
 def stopped(job, strict):
     """The others notice within the time limit; they end the job, and the rank that stands still with it."""
     job.is_over()
-    job.has_errors([0, 2], "PeerError")
+    job.has_errors([0, 2], "PeerError: .*: no answer from ranks? .* within")
     job.has_errors([0, 2], "another call is refused")
+    if not all("no answer from rank 1 within" in error for error in job.errors.values()):
+        job.check(not strict, "rank 1 should be named")
+        job = Job(*job.arguments, limit=10 * TIMEOUT_MS)   # the machine is so busy that the others were late as well
+        job.has_errors([0, 2], "PeerError: .*: no answer from rank 1 within")
     if strict:
         job.check(job.ended - job.begun < MOST_SECONDS, f"took {job.ended - job.begun:.1f} s")
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <thread>
 
+#include <sys/resource.h>
+
 namespace attend {
 namespace {
 
@@ -170,6 +172,74 @@ TEST(Transfers, a_wait_ends_after_its_time_and_the_transfer_goes_on) {
   EXPECT_TRUE(pending->wait(kLong));
   EXPECT_EQ(bytes, wanted);
   EXPECT_EQ(pending->missing(), std::vector<int>{});
+}
+
+double processor_seconds() {
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(use.ru_utime) + seconds(use.ru_stime);
+}
+
+// Whoever waits for one that is late leaves the processor to it, also if it waits little by little.
+TEST(Transfers, a_wait_for_a_late_rank_needs_little_of_the_processor) {
+  using Clock = std::chrono::steady_clock;
+  mpi::Group group(MPI_COMM_WORLD);
+  if (group.size() == 1) return;
+  for (const std::chrono::milliseconds at_once :
+       {std::chrono::milliseconds::max(), std::chrono::milliseconds(20)}) {
+    Bytes bytes = message(0, 0, 1, 5000000);
+    const Bytes wanted = bytes;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (group.rank() == 0) {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      EXPECT_TRUE(group.broadcast(0, bytes)->wait(kLong));
+      continue;
+    }
+    bytes.assign(bytes.size(), {});
+    const double used = processor_seconds();
+    const Clock::time_point begin = Clock::now();
+    const auto pending = group.broadcast(0, bytes);
+    while (!pending->wait(at_once) && Clock::now() < begin + kLong) {
+    }
+    const double wall = std::chrono::duration<double>(Clock::now() - begin).count();
+    EXPECT_GT(wall, 1.5);
+    EXPECT_LT(processor_seconds() - used, wall / 4);
+    EXPECT_EQ(bytes, wanted);
+  }
+}
+
+// Each in turn sends a few bytes: by wait(), and by nothing but poll(). Of many rounds the fastest
+// are compared, which nothing else has disturbed.
+TEST(Transfers, short_messages_are_waited_for_as_fast_as_they_are_polled) {
+  mpi::Group group(MPI_COMM_WORLD);
+  if (group.size() == 1) return;
+  const auto fastest_round = [&](auto&& finish) {
+    std::chrono::nanoseconds least = std::chrono::hours(1);
+    Bytes bytes(100);
+    for (int n = 0; n < 2000; ++n) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (int root = 0; root < 2; ++root) finish(*group.broadcast(root, bytes));
+      least = std::min<std::chrono::nanoseconds>(least, std::chrono::steady_clock::now() - begin);
+    }
+    return least;
+  };
+  const auto polled = fastest_round([](Pending& pending) {
+    while (!pending.poll()) std::this_thread::yield();
+  });
+  const auto waited = fastest_round([](Pending& pending) { EXPECT_TRUE(pending.wait(kLong)); });
+  EXPECT_LT(waited, 2 * polled + std::chrono::microseconds(20));
+}
+
+// Sender and receiver cut a message alike, whatever each of them was given.
+TEST(Transfers, ranks_agree_on_the_size_of_pieces) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  mpi::Group group(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max(),
+                                    .piece = std::int64_t{5000} << rank});
+  for (int n = 0; n < static_cast<int>(kSizes.size()); ++n) Exchange(group, n).finish();
 }
 
 // Rank 1 is late: the others have what all but it sent.
