@@ -1,10 +1,11 @@
 """A mask that knows what it means: options of attend, and the numbers only if somebody looks at them.
 
 Transformers makes one mask for a forward pass and hands it, as a tensor, through code of the model to every
-attention. A described mask goes the same way with its description, and no [length, length] numbers. Model code may do
-with it what it may do with a mask of booleans: the first operation makes the numbers, and from then on the mask
-is these numbers alone, since whoever has seen them may have changed them. Adding it to scores is refused: whoever does
-that computes attention by itself, expects a mask of floats, and would get wrong numbers without a word.
+attention. A described mask goes the same way with its description, and no [length, length] numbers. To model code it is the
+mask of eager attention, floats that are added to scores, which all code of models knows how to read: to some of it a mask
+of booleans would mean something else. The first operation makes the numbers, and from then on the mask is these
+numbers alone, since whoever has seen them may have changed them. Adding it to scores is refused: whoever does that computes
+attention by itself, and attend would be left out without a word.
 """
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +20,11 @@ from attend.torch.unheard import plain
 
 DESCRIBED = ("cpu", "cuda")  # devices on which attend computes
 _SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub", "aten::baddbmm", "aten::baddbmm_"}
+_COPIES = {"aten::clone", "aten::_to_copy"}
 
 
 class DescribedMask(Tensor):
-    """Booleans, True = takes part, [batch, 1, queries, keys]; of what is made of it, any shape."""
+    """Floats, 0 = takes part, the least of their type = hidden, [batch, 1, queries, keys]; a part of one has any shape."""
 
     options: dict[str, Any] | None  # of attend.torch.attention; None: the numbers were looked at
     numbers: Tensor | None
@@ -33,9 +35,9 @@ class DescribedMask(Tensor):
     @staticmethod
     def __new__(
         cls, shape: tuple[int, ...], options: dict[str, Any] | None, make: Callable[[], Tensor],
-        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
     ) -> "DescribedMask":
-        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         mask.options, mask.numbers, mask.make, mask.sizes = options, None, make, shape[2:]
         tensors = [] if options is None else [x for x in options.values() if isinstance(x, Tensor)]
         mask.prepared = TorchOptions(options, *shape[2:]) if options is not None and plain(*tensors) else None
@@ -45,7 +47,7 @@ class DescribedMask(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name in _SUMS and any(isinstance(x, Tensor) and x.is_floating_point() for x in args):
+        if func._schema.name in _SUMS and any(_is_scores(x) for x in args):
             raise NotImplementedError(
                 "attend.hf: code of this model adds its mask to scores: it computes attention by itself, and not by "
                 'attend. attend.hf.check(model) says which modules do; with attn_implementation="eager" all of it runs'
@@ -54,10 +56,8 @@ class DescribedMask(Tensor):
         def plain(x: Any) -> Any:
             return x.plain() if isinstance(x, DescribedMask) else x
 
-        def guarded(x: Any) -> Any:  # a part of a mask is a mask: it is not added either
-            return guard(x) if isinstance(x, Tensor) and x.dtype == torch.bool and x.dim() > 1 else x
-
-        return tree_map(guarded, func(*tree_map(plain, args), **tree_map(plain, kwargs or {})))
+        found = func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
+        return tree_map(_part, found) if func.is_view or func._schema.name in _COPIES else found
 
     def plain(self) -> Tensor:
         """The numbers. The description ends here: a view of them may be written to unseen."""
@@ -71,10 +71,24 @@ class DescribedMask(Tensor):
         return f"DescribedMask({list(self.shape)}, {what})"
 
 
-def guard(numbers: Tensor) -> Tensor:
-    """A mask of booleans without a description, which is not added to scores either."""
-    if numbers.device.type not in DESCRIBED:
-        return numbers
-    mask = DescribedMask(tuple(numbers.shape), None, lambda: numbers, numbers.device)
-    mask.numbers = numbers
+def of_booleans(seen: Tensor, dtype: torch.dtype) -> DescribedMask:
+    """Of True = takes part, [batch, 1, queries, keys], which attend takes as they are."""
+    seen = seen.contiguous()
+
+    def floats() -> Tensor:
+        return torch.where(seen, torch.zeros((), dtype=dtype, device=seen.device), torch.finfo(dtype).min)
+
+    return DescribedMask(tuple(seen.shape), {"mask": seen}, floats, dtype, seen.device)
+
+
+def _part(x: Any) -> Any:
+    """A part of a mask is a mask: it is not added to scores either."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
+        return x
+    mask = DescribedMask(tuple(x.shape), None, lambda: x, x.dtype, x.device)
+    mask.numbers = x
     return mask
+
+
+def _is_scores(x: Any) -> bool:
+    return isinstance(x, Tensor) and not isinstance(x, DescribedMask) and x.is_floating_point()

@@ -103,7 +103,9 @@ def _one_batch(*tensors: Tensor) -> list[Tensor]:
 def _mask_options(
     module: nn.Module, mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool | None, sliding_window: int | None
 ) -> dict[str, Any]:
-    """A mask has the window in it already, and is all there is: is_causal counts without one alone."""
+    """A mask has the window in it already, and is all there is: is_causal counts without one alone. Where nobody says it, nothing
+    is hidden: Transformers makes a mask for every attention that is causal, so that one without is not, as with eager.
+    """
     queries, keys = query.size(2), key.size(2)
     if isinstance(mask, DescribedMask) and mask.options is not None and mask.sizes == (queries, keys):
         return dict(mask.options)
@@ -113,7 +115,7 @@ def _mask_options(
                 f"{_where(module)}: sliding_window = {sliding_window} of {keys} keys came without a mask, so that it "
                 "is not known where the queries stand"
             )
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         return {"causal": True, "query_offset": 0} if causal and queries > 1 else {}
     if mask.dim() != 4 or mask.size(2) not in (1, queries) or mask.size(3) != keys:
         raise ValueError(
@@ -135,6 +137,10 @@ def _weights_wanted(more: dict[str, Any]) -> bool:
     """
     if more.get("output_attentions"):
         return True
-    if _active_collector is None or torch.compiler.is_compiling():
+    if _active_collector is None:
         return False
-    return any("attentions" in name for name in _active_collector.get() or ())
+    if is_compiling():  # the record of a model that is compiled as a whole; another cannot be read in a graph
+        names = _active_collector.global_var if getattr(_active_collector, "compiling", False) else None
+    else:
+        names = _active_collector.get()
+    return any("attentions" in name for name in names or ())

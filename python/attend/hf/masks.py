@@ -1,8 +1,9 @@
 """The mask function that Transformers calls for attn_implementation="attend".
 
 Where the pattern is known the mask is a DescribedMask: causal, window and query_offset, and the padding as
-key_lengths, or as a mask of keys [batch, 1, 1, keys] if it is not at the end alone. Everything else is
-made into booleans [batch, 1, queries, keys] by Transformers itself.
+key_lengths, or as a mask of keys [batch, 1, 1, keys] if it is not at the end alone. Everything else is described by
+booleans [batch, 1, queries, keys], which Transformers itself makes. Model code that looks at a mask finds the floats
+of eager attention; so does a compiler or a tracer, which follows no description.
 """
 import functools
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from transformers.utils.import_utils import is_tracing
 
 from attend.torch.unheard import plain
 
-from .described import DESCRIBED, DescribedMask, guard
+from .described import DESCRIBED, DescribedMask, of_booleans
 from .patterns import Pattern, pattern_of
 
 
@@ -32,17 +33,17 @@ def attend_mask(
     device: torch.device | str = "cpu",
     **more: Any,
 ) -> Tensor:
-    """[batch, 1, queries, keys], True = takes part. Never None, which would leave it to each attention to guess
+    """[batch, 1, queries, keys], to be added to scores. Never None, which would leave it to each attention to guess
     whether it is causal.
 
     Query i is at position i + q_offset, key j at j + kv_offset. attention_mask [batch, positions] says which
     positions are no padding; those past its end are.
     """
-    booleans: Any = masking_utils.sdpa_mask
+    floats: Any = masking_utils.eager_mask
     arguments = (batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask)
     more |= {"device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    if _is_traced(attention_mask, q_offset):  # a compiler cannot follow what is asked of functions below
-        return booleans(*arguments, **more)
+    if _is_traced(attention_mask, q_offset) or torch.device(device).type not in DESCRIBED:
+        return floats(*arguments, **more)  # a compiler cannot follow what is asked of functions below
     if attention_mask is not None and attention_mask.shape[:-1] != (batch_size,):
         raise ValueError(
             f"attend.hf: the attention_mask is {list(attention_mask.shape)}, the input has a batch of {batch_size}; a mask is "
@@ -50,15 +51,16 @@ def attend_mask(
         )
     pattern = pattern_of(mask_function)
     counted_there = isinstance(q_offset, Tensor) and q_offset.is_cuda  # reading it would wait for the GPU
-    if pattern is None or torch.device(device).type not in DESCRIBED or counted_there:
-        return guard(booleans(*arguments, **more))
+    dtype = more.get("dtype", torch.float32)
+    if pattern is None or counted_there:
+        return of_booleans(masking_utils.sdpa_mask(*arguments, **more), dtype)  # type: ignore[arg-type]
     first = int(q_offset)  # now: a static cache goes on counting in its tensor
-    make = functools.partial(booleans, *arguments[:3], first, *arguments[4:], **more)
+    make = functools.partial(floats, *arguments[:3], first, *arguments[4:], **more)
     offset = first - kv_offset  # of query 0, counted from key 0
     options = _pattern_options(pattern, offset, q_length, kv_length)
     last = kv_length - 1 if pattern.right is None else offset + q_length - 1 + pattern.right
     options |= _padding_options(attention_mask, kv_offset, kv_length, min(last, kv_length - 1))
-    return DescribedMask((batch_size, 1, q_length, kv_length), options, make, device)
+    return DescribedMask((batch_size, 1, q_length, kv_length), options, make, dtype, device)
 
 
 def _is_traced(attention_mask: Tensor | None, q_offset: int | Tensor) -> bool:

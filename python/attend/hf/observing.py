@@ -85,7 +85,7 @@ def observe(
         if new_tokens:
             inputs = with_generated(model, inputs, new_tokens)
         with recorder:
-            model(**inputs, **no_cache(model))
+            model(**{**inputs, **no_cache(model)})
     return _part(recorder.found, texts(model, tokenizer, inputs, batch) if read else {}, is_two(model), part)
 
 

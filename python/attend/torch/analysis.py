@@ -153,7 +153,9 @@ def value_weighted(captured: Captured, projection: nn.Module | Tensor) -> Tensor
     return captured.need("weights").to(wide) * size.unsqueeze(2)
 
 
-_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "o", "dense", "wo", "to_out", "proj", "output.dense")
+_PROJECTIONS = (
+    "o_proj", "out_proj", "c_proj", "o", "dense", "wo", "Wo", "out_lin", "to_out", "to_out.0", "proj", "output.dense",
+)
 
 
 def output_projection(model: nn.Module, layer: Any) -> nn.Module:

@@ -1,4 +1,5 @@
 """The one place that every attention of a model goes through: call()."""
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ def tapped() -> bool:
 
 
 def call(
-    module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any
+    module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False,
+    dropped: Callable[[], Tensor] | None = None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """(out [batch, heads, queries, dv], weights [batch, heads, queries, keys] or None) of attend.torch.attention(), as
-    the captures and edits that are active here want it. `module` is who calls; None: whoever is being called.
+    the captures and edits that are active here want it. `module` is who calls; None: whoever is being called. The weights are those
+    before dropout; with dropped(), which gives those after it, these, edited as well.
     """
     if is_compiling():
         if is_tapped():
@@ -49,8 +52,13 @@ def call(
     if unkept and not again and module is not None and not any(tap.changes for tap in taps):
         forget(module)
     if not looks:
-        return _compute(q, k, v, return_weights, options)
+        out, weights = _compute(q, k, v, return_weights, options)
+        return out, weights if dropped is None else dropped()
     out, weights = _observed(looks, q, k, v, return_weights, options)
+    if weights is not None and dropped is not None:
+        weights = dropped()
+        for look in looks:
+            weights = look.edit_weights(weights, tuple(range(q.size(1))))
     if changes and not again and module is not None:
         remember(module, out)
     return out, weights

@@ -63,9 +63,13 @@ class Captured:
 
 
 class Step(Mapping[Layer, Captured]):
-    """One forward pass: what was captured of each layer, in the order of the calls."""
+    """One forward pass: what was captured of each layer, in the order of the calls.
 
-    def __init__(self) -> None:
+    number is that of the pass in its block, counting those too in which no chosen layer called.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self._found: dict[Layer, Captured] = {}
 
     def __getitem__(self, layer: Any) -> Captured:
@@ -85,7 +89,7 @@ class Step(Mapping[Layer, Captured]):
         found = self._all(layer)
         if len(found) != 1:
             names = ", ".join(map(str, found or self._found)) or "nothing"
-            why = "was not captured" if not found else "may be any of several"
+            why = "was not captured" if not found else "may be any of several, say (name, call)"
             raise LookupError(f"layer {layer!r} {why}: {names}")
         return found[0]
 
@@ -118,7 +122,7 @@ class Run:
 
     def all(self, layer: Any) -> list[Captured]:
         """Of every forward pass that called the layer: of generate(), one for each new token."""
-        found = [step[layer] for step in self.steps if layer in step]
+        found = [step[layer] for step in self.steps if step._all(layer)]
         if not found:
             raise LookupError(f"layer {layer!r} was not captured: {', '.join(map(str, self.layers)) or 'nothing'}")
         return found
@@ -175,7 +179,7 @@ class Capture(Tap):
             check_heads("capture", str(layer), heads, q.size(1))
         if self._step != self.place.step:
             self._step = self.place.step
-            self.run.steps.append(Step())
+            self.run.steps.append(Step(self.place.step))
         return _CaptureLook(self, layer, order, heads, q, k, v, options)
 
     def _heads(self, layer: Layer, order: int) -> tuple[int, ...] | None:

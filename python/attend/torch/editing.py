@@ -173,9 +173,13 @@ def _check_source(value: Any, layer: Layer, head: int) -> None:
 def _pattern_at(value: PatternOf, layer: Layer, head: int, step: int) -> Tensor:
     wanted, head = _source(value, layer, head)
     found: list[Captured] = value.run.all(wanted)
-    if len(found) > 1 and step >= len(value.run.steps):
-        raise LookupError(f"edit: {value!r}: forward pass {step} is not there; the run has {len(value.run.steps)}")
-    one = found[0] if len(found) == 1 else value.run.steps[step][wanted]
+    steps = [x for x in value.run.steps if wanted in x]
+    one = found[0] if len(found) == 1 else next((x[wanted] for x in steps if x.number == step), None)
+    if one is None:
+        raise LookupError(
+            f"edit: {value!r}: of forward pass {step} the run has no {wanted}; it has those of the passes "
+            f"{', '.join(str(x.number) for x in steps[:12])}{', ...' if len(steps) > 12 else ''}"
+        )
     return one.need("weights")[:, one.place(head)]
 
 

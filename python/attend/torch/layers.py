@@ -34,7 +34,8 @@ class Rule:
         self.name: str | None = None
         self.call: int | None = None
         self.number: int | None = None
-        self.met = False
+        self.wanted: list[str] = []  # of a rule that means several modules, their names, if they are known
+        self.met: set[str] = set()  # the modules that called
         if isinstance(given, str):
             self.name = given
         elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
@@ -84,7 +85,7 @@ class Rules:
                 self._resolve(rule)
 
     def _resolve(self, rule: Rule) -> None:
-        """What can be known before anything runs."""
+        """What can be known before anything runs. "*" wants all that it means, as None does."""
         known = self.names or []
         if rule.number is not None:
             self._one_kind(known, rule)
@@ -93,7 +94,8 @@ class Rules:
                     f"{self.where}: layer {rule.number} is not there; the model has {len(known)} attentions, the first is 0"
                 )
             rule.name = known[rule.number]
-        elif not any(rule.means(Layer(name, rule.call or 0), -1) for name in known):
+        rule.wanted = self.names_of(rule)
+        if not rule.wanted:
             raise ValueError(f"{self.where}: layer {rule} is not there; the attentions are {_listed(known)}")
 
     def _one_kind(self, names: Iterable[str], rule: Rule) -> None:
@@ -106,18 +108,27 @@ class Rules:
     def find(self, layer: Layer, order: int) -> list[Rule]:
         """Those that mean this call, the order-th attention of its pass."""
         if self.numbered:
-            self.kinds.add(kind_of(layer.name))
-            first = next(rule for rule in self.rules if rule.number is not None)
-            self._one_kind(self.kinds, first)
-            if layer.call > 0:
-                raise ValueError(
-                    f"{self.where}: layer {first} may be any of several calls of {layer.name}, which is called more than "
-                    f"once in a forward pass; say ({layer.name!r}, call)"
-                )
+            self._check_numbers(layer)
         found = [rule for rule in self.rules if rule.means(layer, order)]
         for rule in found:
-            rule.met = True
+            rule.met.add(layer.name)
         return found
+
+    def _check_numbers(self, layer: Layer) -> None:
+        """Whether a number still means one thing: a name that is known, or the order of the calls."""
+        first = next(rule for rule in self.rules if rule.number is not None)
+        if self.names is None:
+            self.kinds.add(kind_of(layer.name))
+            self._one_kind(self.kinds, first)
+        if layer.call == 0:
+            return
+        rule = next((x for x in self.rules if x.number is not None and x.name == layer.name), None)
+        rule = first if rule is None and self.names is None else rule
+        if rule is not None:
+            raise ValueError(
+                f"{self.where}: layer {rule} may be any of several calls of {layer.name}, which is called more than "
+                f"once in a forward pass; say ({layer.name!r}, call)"
+            )
 
     def names_of(self, rule: Rule) -> list[str]:
         """Of the modules that a rule means, as far as that is known before anything runs."""
@@ -132,7 +143,15 @@ class Rules:
         return self.everything and self.names is None
 
     def unmet(self) -> list[str]:
-        return [str(rule) for rule in self.rules if not rule.met]
+        """What was asked for and did not call: a rule, or the names that are missing of the several it means."""
+        found = []
+        for rule in self.rules:
+            if len(rule.wanted) > 1:
+                missing = [name for name in rule.wanted if name not in rule.met]
+                found += [repr(name if rule.call is None else (name, rule.call)) for name in missing]
+            elif not rule.met:
+                found.append(str(rule))
+        return list(dict.fromkeys(found))
 
 
 def heads_of(where: str, heads: Any, name: str = "heads") -> tuple[int, ...] | None:

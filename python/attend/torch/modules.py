@@ -113,14 +113,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         dropout_p: float, seed: Tensor | None, need_weights: bool, number: int,
     ) -> tuple[Tensor, Tensor | None]:
         """The same, where somebody looks on."""
-        dropout = None if seed is None else (dropout_p, int(seed.item()))
-        out, weights = call(
-            self, q, k, v, mask=mask, bias=bias, causal=causal, query_offset=0 if causal else None, dropout=dropout,
-            return_weights=need_weights, context=contexts.by_number(number),
+        def dropped() -> Tensor:  # PyTorch's weights are those after dropout
+            return attention(q, k, v, mask, bias, scale, causal, dropout_p, seed, True, number)[2]
+
+        return call(
+            self, q, k, v, mask=mask, bias=bias, causal=causal, query_offset=0 if causal else None,
+            dropout=None if seed is None else (dropout_p, int(seed.item())), return_weights=need_weights,
+            dropped=dropped if need_weights and seed is not None else None, context=contexts.by_number(number),
         )
-        if need_weights and seed is not None:  # PyTorch's are those after dropout
-            weights = attention(q, k, v, mask, bias, scale, causal, dropout_p, seed, True, number)[2]
-        return out, weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         if self.in_proj_weight is None:

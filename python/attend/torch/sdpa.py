@@ -76,17 +76,32 @@ class Calls:
         return "\n".join(lines) or "no call of scaled_dot_product_attention"
 
 
+_Block = tuple[Calls, dict[int, str]]
+
+
 class _Blocks(threading.local):
     """The open blocks of this thread: the log of each, and the names of its model's modules. They are no part
     of the mode, since torch.compile holds what a mode has for constant.
     """
 
     def __init__(self) -> None:
-        self.open: list[tuple[Calls, dict[int, str]]] = []
+        self.open: list[_Block] = []
         self.listed = False  # inside a call that is listed already and runs in PyTorch
 
 
 _blocks = _Blocks()
+_of_threads: dict[int, list[_Block]] = {}  # those of every thread that has any
+
+
+def _block() -> _Block | None:
+    """The one whose call this is. PyTorch runs the backward pass of a GPU in a thread of its own, with the modes of the thread
+    that asked for it and nothing else of it, and activation checkpointing calls the model there: then it is that of the one
+    thread that has blocks. None: it may be one of several.
+    """
+    if _blocks.open:
+        return _blocks.open[-1]
+    others = [blocks[-1] for blocks in list(_of_threads.values()) if blocks]
+    return others[0] if len(others) == 1 else None
 
 
 @contextmanager
@@ -121,11 +136,14 @@ def sdpa(
     mode = _modes[strict] if context is None else _Mode(strict, context)
     with _without_fast_path():
         _blocks.open.append((calls, names))
+        _of_threads[threading.get_ident()] = _blocks.open
         try:
             with mode:
                 yield calls
         finally:
             _blocks.open.pop()
+            if not _blocks.open:
+                _of_threads.pop(threading.get_ident(), None)
 
 
 _fast_path_lock = threading.Lock()
@@ -238,8 +256,8 @@ def _note(
     name = ""
     if is_compiling():
         _note_traced(query.dtype, why)
-    elif not _blocks.listed:
-        calls, names = _blocks.open[-1]
+    elif not _blocks.listed and (block := _block()) is not None:
+        calls, names = block
         name = "" if module is None else names.get(id(module), type(module).__name__)
         of_query, of_key, of_value = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
         where = "PyTorch" if why else "attend"
@@ -255,7 +273,9 @@ def _name(dtype: torch.dtype) -> str:
 @torch.compiler.assume_constant_result
 def _note_traced(dtype: torch.dtype, why: str) -> None:
     """While torch.compile makes a graph. Sizes may be unknown then."""
-    _blocks.open[-1][0].add(Call("torch.compile", (), (), (), _name(dtype), "PyTorch" if why else "attend", why))
+    block = _block()
+    if block is not None:
+        block[0].add(Call("torch.compile", (), (), (), _name(dtype), "PyTorch" if why else "attend", why))
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:

@@ -94,3 +94,26 @@ def test_value_weighted_says_what_is_missing():
         attend.torch.value_weighted(run[0], torch.ones(30, 32))
     with pytest.raises(LookupError, match="none is found"):
         attend.torch.output_projection(model, "bert.embeddings.LayerNorm")
+
+
+def test_output_projections_by_their_names():
+    import transformers as t
+
+    sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, vocab_size=37)
+    distil = t.DistilBertConfig(vocab_size=37, dim=32, hidden_dim=24, n_layers=1, n_heads=4)
+    modern = t.ModernBertConfig(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    for config, name in ((distil, "out_lin"), (modern, "Wo")):
+        model = t.AutoModel.from_config(config, attn_implementation="attend")
+        (layer,) = attend.hf.check(model).comes
+        assert attend.torch.output_projection(model, layer) is model.get_submodule(f"{layer}.{name}")
+
+    class Attention(torch.nn.Module):
+        """As in diffusers."""
+
+        def __init__(self):
+            super().__init__()
+            self.to_q = torch.nn.Linear(8, 8)
+            self.to_out = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Dropout()])
+
+    model = torch.nn.ModuleDict({"attn1": Attention()})
+    assert attend.torch.output_projection(model, "attn1") is model["attn1"].to_out[0]

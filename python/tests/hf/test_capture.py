@@ -155,6 +155,31 @@ def test_a_layer_that_never_calls_is_an_error():
             model(**texts("albert"))
 
 
+@pytest.mark.parametrize("layers", ["*", ["encoder.*", "decoder.block.?.layer.1.*"]])
+def test_a_name_with_a_star_wants_every_layer_it_means(layers):
+    _, model = both("t5")
+    with pytest.raises(RuntimeError, match="capture: 'decoder.block.0.*EncDecAttention' never called attend's attention"):
+        with attend.hf.capture(model, layers=layers):
+            model.encoder(input_ids=torch.tensor([[3, 4]]))
+    with pytest.raises(RuntimeError, match="edit: 'decoder.*' never called"):
+        with attend.hf.edit(model, {("*", 0): attend.zero}):
+            model.encoder(input_ids=torch.tensor([[3, 4]]))
+    with attend.hf.capture(model, layers=layers) as run:
+        model(**texts("t5"))
+    assert len(run.layers) == (6 if layers == "*" else 4)
+
+
+def test_a_name_that_may_be_any_of_several_calls():
+    _, model = both("albert")
+    with attend.hf.capture(model) as run:
+        model(**texts("albert"))
+    name = LAYERS["albert"][0]
+    for call in (lambda: run[name], lambda: run.all(name), lambda: run.mean(name, 0)):
+        with pytest.raises(LookupError, match=r"may be any of several, say \(name, call\): albert.*, albert.* \(call 1\)"):
+            call()
+    assert len(run.all((name, 1))) == 1
+
+
 def test_an_error_inside_is_the_one_that_comes_out():
     _, model = both("bert")
     with pytest.raises(ZeroDivisionError):

@@ -10,7 +10,7 @@ import attend
 import attend.hf
 import attend.torch
 from eager import HEADS, LAYERS, MODELS, both, changed, checkpointing, texts
-from tiny import error
+from tiny import error, inputs
 
 
 def gradients(model, loss):
@@ -110,6 +110,24 @@ def test_a_run_patched_with_its_own_patterns_is_itself():
         patched = model.generate(**given, **new)
     for a, b, c in zip(plain.logits, patched.logits, named.logits):
         assert error(b, a) < 1e-5 and torch.equal(b, c)
+
+
+@pytest.mark.parametrize("name, cross", [("t5", "decoder.*EncDecAttention"), ("whisper", "model.decoder.*encoder_attn")])
+def test_a_pass_is_given_the_patterns_of_the_same_pass(name, cross):
+    """The encoder's is a pass too, in which no layer of the capture calls."""
+    _, model = both(name)
+    given = {k: x[:1] for k, x in inputs(name).items() if k in ("input_ids", "input_features")}
+    new = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    with attend.hf.capture(model, layers=cross) as run:
+        plain = model.generate(**given, **new)
+    assert [step.number for step in run.steps] == [1, 2, 3, 4]
+    with attend.hf.edit(model, {(cross, None): attend.pattern_of(run)}):
+        patched = model.generate(**given, **new)
+    for a, b in zip(plain.logits, patched.logits):
+        assert error(b, a) < 1e-5
+    with pytest.raises(LookupError, match="of forward pass 5 the run has no .*; it has those of the passes 1, 2, 3, 4"):
+        with attend.hf.edit(model, {(cross, None): attend.pattern_of(run)}):
+            model.generate(**given, **new | {"max_new_tokens": 5, "min_new_tokens": 5})
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -36,13 +36,13 @@ def test_beams(name, cache):
     assert torch.equal(generated(ours, given, **options), generated(eager, given, **options))
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("cache, beams", [("dynamic", 1), ("dynamic", 3), ("static", 1)])
 @pytest.mark.parametrize("name", ["t5", "whisper"])
-def test_encoder_and_decoder(name, beams):
+def test_encoder_and_decoder(name, cache, beams):
     eager, ours = twins(name)
     given = prompt(name) if name == "t5" else {"input_features": torch.randn(3, 8, 24)}
-    options = {"num_beams": beams}
-    assert torch.equal(generated(ours, given, **options), generated(eager, given, **options))
+    wanted = generated(eager, given, num_beams=beams)
+    assert torch.equal(generated(ours, given, num_beams=beams, cache_implementation=cache), wanted)
 
 
 def test_without_a_cache():

@@ -43,10 +43,31 @@ def test_without_a_mask_is_causal_and_the_layer_decide():
 @pytest.mark.parametrize("keys", [5, 8])
 def test_without_a_mask_as_transformers_does(keys):
     q, k, v = heads(keys=keys)
-    for layer, is_causal in ((Layer(), None), (Layer(), False), (nn.Identity(), None)):
+    for layer, is_causal in ((Layer(), None), (Layer(), False), (nn.Identity(), False), (nn.Identity(), True)):
         layer.num_key_value_groups = 2
         wanted = sdpa_attention_forward(layer, q, k, v, None, is_causal=is_causal)[0]
         assert error(attend_attention(layer, q, k, v, None, is_causal=is_causal)[0], wanted) < 1e-6
+
+
+@pytest.mark.parametrize("keys", [5, 8])
+def test_where_nobody_says_causal_nothing_is_hidden(keys):
+    """As with eager, to which no mask is no mask: of cross attention, whose modules may have no is_causal."""
+    q, k, v = heads(keys=keys)
+    assert error(attend_attention(nn.Identity(), q, k, v, None)[0], textbook(q, k, v)) < 1e-6
+    eager, ours = (cross_attention(name) for name in ("eager", "attend"))
+    ours.load_state_dict(eager.state_dict())
+    x, states = torch.randn(2, 5, 32), torch.randn(2, keys, 32)
+    with torch.no_grad():
+        assert error(ours(x, states)[0], eager(x, states)[0]) < 1e-6
+
+
+def cross_attention(implementation):
+    from transformers.models.mllama.configuration_mllama import MllamaTextConfig
+    from transformers.models.mllama.modeling_mllama import MllamaTextCrossAttention
+
+    config = MllamaTextConfig(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=1, cross_attention_layers=[0])
+    config._attn_implementation = implementation
+    return MllamaTextCrossAttention(config, layer_idx=0).eval()
 
 
 def test_a_mask_is_all_there_is():
@@ -58,13 +79,13 @@ def test_a_mask_is_all_there_is():
     assert error(found, textbook(q, k, v, seen)) < 1e-6
     window = attend_mask(2, 5, 5, mask_function=mu.sliding_window_causal_mask_function(3))
     found = attend_attention(Layer(), q, k, v, window, sliding_window=2)[0]
-    assert error(found, textbook(q, k, v, window.make())) < 1e-6
+    assert error(found, textbook(q, k, v, window.make() == 0)) < 1e-6
 
 
 def test_every_argument_counts():
     q, k, v = heads()
     bias, mask = torch.randn(1, 4, 5, 5), attend_mask(2, 5, 5)
-    seen = mask.make()
+    seen = mask.make() == 0
     found = attend_attention(Layer(), q, k, v, mask, scaling=0.7, softcap=1.5, position_bias=bias)[0]
     assert error(found, textbook(q, k, v, seen, bias, 1.5, 0.7)) < 1e-6
     added = torch.randn(2, 1, 5, 5)
@@ -119,3 +140,6 @@ def test_under_torch_compile():
     with torch.no_grad():
         real = given["attention_mask"].bool()
         assert error(compiled(**given).logits[real], eager(**given).logits[real]) < 2e-5
+        wanted, found = (model(**given, output_attentions=True).attentions for model in (eager, compiled))
+    assert len(found) == len(wanted) == 1
+    assert error(found[0].transpose(1, 2)[real], wanted[0].transpose(1, 2)[real]) < 2e-5

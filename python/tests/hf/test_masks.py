@@ -40,6 +40,11 @@ def booleans(**arguments):
     return mu.sdpa_mask(**arguments, allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
 
 
+def floats(**arguments):
+    """The mask of eager attention."""
+    return mu.eager_mask(**arguments, allow_is_bidirectional_skip=False)
+
+
 FUNCTIONS = {
     "causal": mu.causal_mask_function,
     "bidirectional": mu.bidirectional_mask_function,
@@ -72,9 +77,8 @@ def test_options_show_the_same_keys(function, pad):
         )
         mask = attend_mask(**arguments)
         assert type(mask) is DescribedMask, arguments
-        wanted = booleans(**arguments)
-        assert torch.equal(visible(mask), wanted), arguments
-        assert torch.equal(mask.plain(), wanted), arguments
+        assert torch.equal(visible(mask), booleans(**arguments)), arguments
+        assert torch.equal(mask.plain(), floats(**arguments)), arguments
 
 
 def options_of(q_length, kv_length, q_offset, real=None, function=mu.causal_mask_function):
@@ -125,12 +129,13 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_is_not_known_is_made_into_booleans(name):
+def test_what_is_not_known_is_described_by_booleans(name):
     assert pattern_of(UNKNOWN[name]) is None
     real = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]], dtype=torch.bool)
     arguments = dict(batch_size=2, q_length=7, kv_length=7, mask_function=UNKNOWN[name], attention_mask=real)
     mask = attend_mask(**arguments)
-    assert mask.options is None and torch.equal(mask, booleans(**arguments))
+    assert mask.options.keys() == {"mask"} and torch.equal(mask.options["mask"], booleans(**arguments))
+    assert torch.equal(mask, floats(**arguments)) and mask.options is None
 
 
 def test_a_class_that_is_called_is_not_known():
@@ -167,7 +172,7 @@ def test_a_static_cache_counts_on_after_the_mask_was_made():
     mask = attend_mask(1, 2, 8, q_offset=seen)
     seen += 2
     assert torch.equal(visible(mask), booleans(batch_size=1, q_length=2, kv_length=8, q_offset=3))
-    assert torch.equal(mask.plain(), booleans(batch_size=1, q_length=2, kv_length=8, q_offset=3))
+    assert torch.equal(mask.plain(), floats(batch_size=1, q_length=2, kv_length=8, q_offset=3))
 
 
 def test_other_meanings_of_known_names_are_noticed(monkeypatch):
@@ -181,39 +186,57 @@ def described():
 
 
 @pytest.mark.parametrize("operation", [
-    lambda m: m[:, :, -1:], lambda m: ~m, lambda m: m.float(), lambda m: torch.where(m, 0.0, -1.0), lambda m: m & m,
-    lambda m: torch.cat([m, m], -1), lambda m: m.expand(2, 3, 4, 4), lambda m: m.sum(), lambda m: m.clone(),
-    lambda m: torch.zeros(2, 1, 4, 4).masked_fill(m, 1.0), lambda m: m.reshape(2, 16), lambda m: m.detach(),
+    lambda m: m[:, :, -1:], lambda m: -m, lambda m: m.bool(), lambda m: torch.where(m < 0, 0.0, -1.0), lambda m: m * m,
+    lambda m: torch.cat([m, m], -1), lambda m: m.expand(2, 3, 4, 4), lambda m: m.sum(), lambda m: m.clone(), lambda m: m.to(torch.float64),
+    lambda m: torch.zeros(2, 1, 4, 4).masked_fill(m != 0, 1.0), lambda m: m.reshape(2, 16), lambda m: m.detach(), lambda m: 1.0 - m,
+    lambda m: m + m, lambda m: torch.nn.functional.pad(m, (0, 2)),
 ], ids=lambda f: str(f.__code__.co_firstlineno))
-def test_a_described_mask_is_a_tensor_to_everybody(operation):
-    plain = booleans(batch_size=2, q_length=4, kv_length=4)
-    mask = described()
-    assert torch.equal(operation(mask), operation(plain))
-    assert mask.options is None  # whoever has seen the numbers may have changed them
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_described_mask_is_eagers_to_everybody(operation, dtype):
+    wanted = operation(floats(batch_size=2, q_length=4, kv_length=4, dtype=dtype))
+    for function in (mu.causal_mask_function, lookalike):
+        mask = attend_mask(2, 4, 4, mask_function=function, dtype=dtype)
+        found = operation(mask)
+        assert mask.dtype == dtype and found.dtype == wanted.dtype and torch.equal(found, wanted)
+        assert mask.options is None  # whoever has seen the numbers may have changed them
 
 
 def test_what_is_written_into_a_described_mask_counts():
     mask = described()
-    mask[:, :, 2, 0] = False
-    assert mask.options is None and not mask.plain()[:, :, 2, 0].any()
+    mask[:, :, 2, 0] = -1.0
+    assert mask.options is None and (mask.plain()[:, :, 2, 0] == -1.0).all()
     mask = described()
-    mask[0].view(-1)[5] = False
-    assert mask.plain().sum() == booleans(batch_size=2, q_length=4, kv_length=4).sum() - 1
+    mask[0].view(-1)[5] = -1.0
+    assert (mask.plain() != floats(batch_size=2, q_length=4, kv_length=4)).sum() == 1
 
 
-@pytest.mark.parametrize("make", [described, lambda: described()[:, :, :2], lambda: attend_mask(2, 4, 4, mask_function=lookalike)])
+@pytest.mark.parametrize("make", [
+    described, lambda: described()[:, :, :2], lambda: attend_mask(2, 4, 4, mask_function=lookalike), lambda: described().to(torch.float64),
+])
 def test_a_mask_is_not_added_to_scores(make):
-    """Who does that expects floats. A boolean, as a number, would hide nothing."""
+    """Who does that computes attention by itself, and attend would be left out without a word."""
     scores = torch.zeros(make().shape)
     for add in (lambda m: scores + m, lambda m: m + scores, lambda m: scores.clone().add_(m), lambda m: torch.sub(scores, m)):
         with pytest.raises(NotImplementedError, match="adds its mask to scores.*attend.hf.check"):
             add(make())
-    assert make().sum() + 1 > 0
+    assert (make() + 1).max() == 1
+
+
+@pytest.mark.parametrize("function", [mu.causal_mask_function, lookalike])
+def test_elsewhere_and_for_tracers_a_mask_is_eagers(function):
+    """On devices where attend does not compute, in torch.compile, and for torch.jit.trace."""
+    given = dict(batch_size=2, q_length=4, kv_length=4, mask_function=function, dtype=torch.bfloat16)
+    assert type(attend_mask(**given, device="meta")) is torch.Tensor and attend_mask(**given, device="meta").dtype == torch.bfloat16
+    compiled = torch.compile(lambda: attend_mask(**given), backend="eager", fullgraph=True)
+    real = torch.ones(2, 4, dtype=torch.bool)
+    traced = torch.jit.trace(lambda real: attend_mask(**given, attention_mask=real), real, check_trace=False)
+    for found in (compiled(), traced(real)):
+        assert torch.equal(found, floats(**given))
 
 
 def test_a_described_mask_takes_no_memory_before_it_is_looked_at():
     mask = attend_mask(1, 1 << 20, 1 << 20)
-    assert mask.shape == (1, 1, 1 << 20, 1 << 20) and mask.dtype == torch.bool and mask.numbers is None
+    assert mask.shape == (1, 1, 1 << 20, 1 << 20) and mask.numbers is None
 
 
 def test_intersections():

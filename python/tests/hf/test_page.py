@@ -154,6 +154,22 @@ def test_a_model_with_other_attention_is_refused():
         attend.view(model, words.word_level(), TEXT)
 
 
+def test_a_layer_that_never_calls_is_an_error():
+    model = tiny("llama")
+    model.model.layers[1].forward = lambda hidden_states, **_: hidden_states  # as an early exit does
+    with pytest.raises(RuntimeError, match=r"view: 'model.layers.1.self_attn' never called attend's attention|view: model.layers.1"):
+        attend.view(model, words.word_level(), TEXT)
+    view = attend.view(model, words.word_level(), TEXT, layers="*.0.*")
+    assert len(layers_of(view)) == 1 and model.config._attn_implementation == "eager"
+
+
+def test_inputs_may_say_use_cache_themselves():
+    given = {"input_ids": torch.tensor([[5, 9, 3]]), "use_cache": False}
+    model = tiny("llama")
+    assert len(layers_of(attend.view(model, None, given))) == 2
+    assert len(layers_of(attend.view(model, None, given | {"use_cache": True}, new_tokens=2))) == 2
+
+
 REFUSED = {
     "no_text": ("llama", {"text": 5}, TypeError, "text is a str"),
     "empty": ("llama", {"text": ""}, ValueError, "no tokens"),

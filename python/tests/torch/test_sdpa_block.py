@@ -289,6 +289,68 @@ def test_autocast_checkpointing_and_dropout():
     assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
 
 
+def run_in_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_of_the_backward_pass_runs_on_attend():
+    """PyTorch's for a GPU has the modes of the thread that asked for gradients, and none of Python's variables of that thread. Here
+    the part of the model that is computed again is, in such a thread.
+    """
+    from attend.torch.sdpa import _modes
+    from torch.utils.checkpoint import checkpoint
+
+    model, x, runs = Own(), torch.randn(2, 5, 16, requires_grad=True), []
+
+    def part(x):
+        runs.append(x)
+        if len(runs) == 1:
+            return model(x)
+        made = []
+
+        def again():
+            with torch.enable_grad(), _modes[False]:
+                made.append(model(x))
+
+        run_in_a_thread(again)
+        return made[0]
+
+    wanted = torch.autograd.grad(model(x).sin().sum(), x)[0]
+    with attend.torch.sdpa(model) as calls:
+        checkpoint(part, x, use_reentrant=True).sin().sum().backward()
+    assert error(x.grad, wanted.double()) < 1e-5 and len(runs) == 2
+    (call,) = calls.counts
+    assert call.module == "(the model)" and calls.counts[call] == 2
+
+
+def test_a_thread_whose_block_may_be_one_of_several_is_not_listed():
+    from attend.torch.sdpa import _modes
+
+    q, inside, ended = torch.ones(1, 1, 2, 4), threading.Event(), threading.Event()
+
+    def other():
+        with attend.torch.sdpa():
+            inside.set()
+            ended.wait()
+
+    def of_nobody():
+        with _modes[False]:
+            F.scaled_dot_product_attention(q, q, q)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    with attend.torch.sdpa() as calls:
+        run_in_a_thread(of_nobody)
+        assert len(calls) == 0
+        ended.set()
+        thread.join()
+        run_in_a_thread(of_nobody)
+    assert len(calls) == calls.on_attend == 1
+
+
 def test_a_context_of_its_own_and_what_is_none():
     q = torch.randn(1, 2, 3, 4)
     with attend.torch.sdpa(context=attend.Context(threads=2)) as calls:

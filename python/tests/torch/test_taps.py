@@ -90,6 +90,41 @@ def test_dropout_is_the_same_while_somebody_looks():
     torch.testing.assert_close(run[0].weights.sum(-1), torch.ones(1, 1, 5))  # before dropout
 
 
+@pytest.mark.parametrize("average", [False, True])
+def test_weights_after_dropout_are_edited_too(average):
+    layer = attend.torch.MultiheadAttention(16, 4, dropout=0.5, batch_first=True)
+    x, pattern = torch.randn(2, 5, 16), torch.full((5, 5), 0.2)
+    torch.manual_seed(2)
+    plain = layer(x, x, x, average_attn_weights=False)[1]
+    torch.manual_seed(2)
+    with attend.torch.edit(layer, {(0, 1): pattern}):
+        found = layer(x, x, x, average_attn_weights=average)[1]
+    plain[:, 1] = pattern
+    assert torch.equal(found, plain.mean(1) if average else plain)
+
+
+def test_a_number_is_refused_of_its_own_layer_alone():
+    """That another layer is called twice says nothing about this one."""
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(attend.torch.MultiheadAttention(16, 2, batch_first=True) for _ in range(2))
+
+        def forward(self, x):
+            for n in (0, 1, 1):
+                x = self.layers[n](x, x, x, need_weights=False)[0]
+            return x
+
+    model, x = Pair(), torch.randn(1, 3, 16)
+    with attend.torch.capture(model, layers=0) as run:
+        model(x)
+    assert run.layers == [("layers.0", 0)]
+    for block in (lambda: attend.torch.capture(model, layers=[0, 1]), lambda: attend.torch.capture(layers=0)):
+        with pytest.raises(ValueError, match=r"layer . may be any of several calls of layers.1, .* say \('layers.1', call\)"):
+            with block():
+                model(x)
+
+
 def test_inside_sdpa():
     model = Twice()
     x = torch.randn(2, 6, 16)
