@@ -33,10 +33,11 @@ void wait(Group& group, distributed::Pending& pending, const DistributedOptions&
     check_signals();
     if (Clock::now() - begin < how.timeout) continue;
     std::string missing;
-    for (const int r : pending.missing()) missing += " " + std::to_string(r);
+    for (const int r : pending.missing())
+      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
     throw distributed::PeerError(std::string(where) + ": no answer from " +
-                                 (missing.empty() ? "other ranks" : "ranks" + missing) +
-                                 " within " + std::to_string(how.timeout.count()) + " ms");
+                                 (missing.empty() ? "another rank" : missing) + " within " +
+                                 std::to_string(how.timeout.count()) + " ms");
   }
   group.add_wait(Clock::now() - begin);
 }

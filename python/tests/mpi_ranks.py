@@ -78,9 +78,11 @@ def groups():
 
     freed = []
     key = MPI.Comm.Create_keyval(delete_fn=lambda *_: freed.append(1))
-    distributed.MpiGroup(COMM)._comm.Set_attr(key, 1)  # nobody keeps it
+    group = distributed.MpiGroup(COMM)
+    group._comm.Set_attr(key, 1)
+    del group
     gc.collect()
-    assert len(freed) == 1
+    assert len(freed) == 1   # nobody keeps it
     own = COMM.Dup()
     distributed.attention(*OWN, group=own)
     kept = own.Get_attr(distributed._key_of(MPI))

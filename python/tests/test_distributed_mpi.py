@@ -34,7 +34,7 @@ def run(ranks, *words):
 @pytest.mark.parametrize("what", ["bits", "mistake", "groups"])
 def test_processes_do_what_threads_do(what):
     done = run(2, FOLDER / "mpi_ranks.py", what)
-    assert done.returncode == 0 and done.stdout.split() == ["well"] * 2, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count("well") == 2, done.stdout + done.stderr
 
 
 def test_a_process_that_stops_ends_the_job_in_time(tmp_path):
