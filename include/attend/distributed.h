@@ -43,16 +43,16 @@ class ATTEND_API Pending {
   // if it is known that it never will be.
   virtual bool poll() = 0;
   // Waits until it is done, at most so long, and says whether it is. This one polls: without pauses
-  // for a millisecond, and as long as bytes move; then with pauses of up to a millisecond.
+  // for a millisecond, and while it moves; else with pauses of up to a millisecond.
   virtual bool wait(std::chrono::milliseconds at_most);
+  // Whether large messages of it are on their way, as far as that is known: all ranks have begun.
+  virtual bool moves() const { return false; }
   // Ranks from which something is still to come, for messages; none if that is not known.
   virtual std::vector<int> missing() const { return {}; }
 
  private:
-  // Of all waits so far: the time that is left without pauses, the last pause, and what a poll
-  // takes at least once there are pauses.
+  // Of all waits so far: the time that is left without pauses, and the last pause.
   std::chrono::nanoseconds spin_ = std::chrono::milliseconds(1), pause_{0};
-  std::chrono::nanoseconds cheapest_ = std::chrono::nanoseconds::max();
 };
 
 // Some ranks, and how bytes move between them. A Group is used by one thread at a time, and calls

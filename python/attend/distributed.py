@@ -166,6 +166,9 @@ class ThreadGroup(_attend.ThreadRanks):
         return results
 
 
+_LARGE = 1 << 18  # bytes; smaller messages go in a few steps
+
+
 class MpiGroup(Group):
     """The ranks of a communicator of mpi4py, as MPI numbers them. attention() makes one by itself, once for each communicator.
 
@@ -217,37 +220,39 @@ class MpiGroup(Group):
 
     def exchange(self, send: Sequence[memoryview], receive: Sequence[memoryview]) -> "_MpiTransfer":
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        return self._start([(r, receive[r]) for r in reversed(others)], [(r, send[r]) for r in others])
+        large = [r for r in others if max(len(send[r]), len(receive[r])) > _LARGE]
+        return self._start(large, [(r, receive[r]) for r in reversed(others)], [(r, send[r]) for r in others])
 
     def broadcast(self, root: int, bytes: memoryview) -> "_MpiTransfer":
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        if self.rank == root:
-            return self._start([], [(r, bytes) for r in others])
-        return self._start([(root, bytes)], [])
+        others = [(self.rank + step) % self.size for step in range(1, self.size)] if self.rank == root else [root]
+        messages = [(r, bytes) for r in others]
+        receives, sends = ([], messages) if self.rank == root else (messages, [])
+        return self._start(others if len(bytes) > _LARGE else [], receives, sends)
 
     def abort(self, status: int = 1) -> None:
         """Ends all processes of the communicator, in practice all of the job: what a program does about a PeerError."""
         (self._comm or self._mpi.COMM_WORLD).Abort(status)
 
-    def _start(self, receives: list[tuple[int, memoryview]], sends: list[tuple[int, memoryview]]) -> "_MpiTransfer":
+    def _start(self, large: list[int], receives: list[tuple[int, memoryview]],
+               sends: list[tuple[int, memoryview]]) -> "_MpiTransfer":
+        """MPI does not say whether a message is on its way or its sender has not come yet: two ranks send each other an
+        empty one first, if there is a large one between them."""
         if self._comm is None:
             raise ValueError("MpiGroup: it has been freed")
         tag = self._started % 32768  # as many as every MPI has
         self._started += 1
-        byte, requests, pieces = self._mpi.BYTE, [], []
+        byte, requests = self._mpi.BYTE, []
+        begins = [(rank, memoryview(bytearray())) for rank in large]
+        into = begins + [(rank, piece) for rank, memory in receives for piece in self._pieces(memory)]
+        out = begins + [(rank, piece) for rank, memory in sends for piece in self._pieces(memory)]
         try:
-            for rank, memory in receives:
-                for piece in self._pieces(memory):
-                    requests.append(self._comm.Irecv([piece, byte], rank, tag))
-                    pieces.append((rank, len(piece)))
-            received = len(requests)
-            for rank, memory in sends:
-                for piece in self._pieces(memory):
-                    requests.append(self._comm.Isend([piece, byte], rank, tag))
-                    pieces.append((rank, len(piece)))
+            for rank, piece in into:
+                requests.append(self._comm.Irecv([piece, byte], rank, tag))
+            for rank, piece in out:
+                requests.append(self._comm.Isend([piece, byte], rank, tag))
         except self._mpi.Exception as error:
             raise self._lost(str(error)) from error
-        return _MpiTransfer(self, requests, pieces, received)
+        return _MpiTransfer(self, requests, [(rank, len(piece)) for rank, piece in into + out], len(into), len(large))
 
     def _pieces(self, memory: memoryview) -> list[memoryview]:
         return [memory[at:at + self._piece] for at in range(0, len(memory), self._piece)]
@@ -264,11 +269,11 @@ class MpiGroup(Group):
 
 
 class _MpiTransfer:
-    """Pieces (rank, bytes) on their way; those that are received come first."""
+    """Pieces (rank, bytes) on their way; those that are received come first, and of these `begins` empty ones."""
 
-    def __init__(self, group: MpiGroup, requests: list[Any], pieces: list[tuple[int, int]], received: int) -> None:
+    def __init__(self, group: MpiGroup, requests: list[Any], pieces: list[tuple[int, int]], received: int, begins: int) -> None:
         self._group, self._requests, self._pieces, self._received = group, requests, pieces, received
-        self._done = 0
+        self._begins, self._done = begins, 0
         self._status = group._mpi.Status()
 
     def poll(self) -> bool:
@@ -285,6 +290,9 @@ class _MpiTransfer:
                     raise self._group._lost(f"rank {rank} sent {status.count} bytes where {size} were expected")
             self._done += 1
         return True
+
+    def moves(self) -> bool:
+        return 0 < self._begins <= self._done
 
     def missing(self) -> list[int]:
         waiting = zip(self._pieces[self._done:], self._requests[self._done:])

@@ -52,6 +52,17 @@ class PythonPending final : public Pending {
     return done_;
   }
 
+  bool moves() const override {
+    const nb::gil_scoped_acquire locked;
+    bool known = false;
+    if (!nb::hasattr(transfer_, "moves")) return false;
+    try {
+      nb::try_cast(transfer_.attr("moves")(), known);
+    } catch (nb::python_error&) {  // it is for the pauses of a wait only
+    }
+    return known;
+  }
+
   std::vector<int> missing() const override {
     const nb::gil_scoped_acquire locked;
     std::vector<int> ranks;
@@ -127,7 +138,8 @@ void bind_groups(nb::module_& m) {
                                  R"(Some ranks, and how bytes move between them.
 
 A class derived from it has two methods, which start a transfer and return an object with poll():
-True once it is done; and, if it knows, missing(): the ranks from which something is still to come.
+True once it is done; and, if it knows, missing(): the ranks from which something is still to come,
+and moves(): whether large messages are on their way, so that there is no pause between two polls.
 Every rank starts the same transfers in the same order, the next perhaps before the last is done.
 
 exchange(send, receive)   lists of `size` memoryviews of bytes: send[r] goes to rank r, which fills

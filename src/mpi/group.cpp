@@ -1,6 +1,10 @@
 // A transfer is a list of requests, each a piece of what goes to or comes from one rank. MPI keeps
 // the order of messages between two ranks with one tag; the tag is the number of the transfer, so
 // that ranks which do not start the same ones wait, instead of taking each other's bytes.
+//
+// MPI does not say whether a message is on its way or its sender has not come yet. Before large
+// ones two ranks therefore send each other an empty one: whoever waits knows whether anybody is
+// late.
 #include <attend/mpi.h>
 
 #include <algorithm>
@@ -14,6 +18,9 @@ namespace {
 using distributed::PeerError;
 
 constexpr std::int64_t kTags = 32768;  // as many as every MPI has
+
+// Other messages go in a few steps: a pause between them costs little.
+bool is_large(std::size_t bytes) noexcept { return bytes > std::size_t{1} << 18; }
 
 std::string text_of(int code) {
   char text[MPI_MAX_ERROR_STRING] = {};
@@ -87,6 +94,19 @@ class Group::Transfer final : public distributed::Pending {
     if (done_ < requests_.size()) state_->given_up = true;
   }
 
+  // The empty messages: those that come are the first of all.
+  void receive_begin(int from) {
+    state_->expect(MPI_Irecv(nullptr, 0, MPI_BYTE, from, tag_, state_->communicator, next()),
+                   "MPI_Irecv");
+    pieces_.push_back({from, 0});
+    ++receives_;
+    ++begins_;
+  }
+  void send_begin(int to) {
+    state_->expect(MPI_Isend(nullptr, 0, MPI_BYTE, to, tag_, state_->communicator, next()),
+                   "MPI_Isend");
+    pieces_.push_back({to, 0});
+  }
   void receive(int from, std::span<std::byte> bytes) {
     for_each_piece(bytes, [&](std::byte* at, int count) {
       state_->expect(MPI_Irecv(at, count, MPI_BYTE, from, tag_, state_->communicator, next()),
@@ -127,6 +147,8 @@ class Group::Transfer final : public distributed::Pending {
     }
     return true;
   }
+
+  bool moves() const override { return begins_ > 0 && done_ >= begins_; }
 
   std::vector<int> missing() const override {
     std::vector<int> ranks;
@@ -176,7 +198,8 @@ class Group::Transfer final : public distributed::Pending {
   std::shared_ptr<State> state_;
   std::vector<MPI_Request> requests_;
   std::vector<Piece> pieces_;  // what they are, but for those of a Group's making
-  std::size_t receives_ = 0;   // come first among them
+  std::size_t receives_ = 0;   // come first among them,
+  std::size_t begins_ = 0;     // and of those the ones that say that a rank has begun
   std::size_t done_ = 0;       // of the requests, the first so many
   int tag_;
 };
@@ -227,15 +250,22 @@ std::unique_ptr<distributed::Pending> Group::exchange(
     std::span<const std::span<const std::byte>> send,
     std::span<const std::span<std::byte>> receive) {
   auto transfer = begin();
+  const auto at = [](int r) { return static_cast<std::size_t>(r); };
   // Each rank begins with the one behind it, so that not all of them write to rank 0 first.
-  for (int step = 1; step < size(); ++step) {
-    const int from = (rank() + size() - step) % size();
-    transfer->receive(from, receive[static_cast<std::size_t>(from)]);
-  }
-  for (int step = 1; step < size(); ++step) {
-    const int to = (rank() + step) % size();
-    transfer->send(to, send[static_cast<std::size_t>(to)]);
-  }
+  const auto each = [&](int direction, const auto& use) {
+    for (int step = 1; step < size(); ++step) use((rank() + direction * step + size()) % size());
+  };
+  const auto between = [&](int r) {
+    return is_large(std::max(send[at(r)].size(), receive[at(r)].size()));
+  };
+  each(-1, [&](int r) {
+    if (between(r)) transfer->receive_begin(r);
+  });
+  each(-1, [&](int r) { transfer->receive(r, receive[at(r)]); });
+  each(1, [&](int r) {
+    if (between(r)) transfer->send_begin(r);
+  });
+  each(1, [&](int r) { transfer->send(r, send[at(r)]); });
   return transfer;
 }
 
@@ -243,11 +273,19 @@ std::unique_ptr<distributed::Pending> Group::exchange(
 // polls.
 std::unique_ptr<distributed::Pending> Group::broadcast(int root, std::span<std::byte> bytes) {
   auto transfer = begin();
+  const bool large = is_large(bytes.size());
   if (rank() != root) {
+    if (large) transfer->receive_begin(root);
     transfer->receive(root, bytes);
+    if (large) transfer->send_begin(root);
     return transfer;
   }
-  for (int step = 1; step < size(); ++step) transfer->send((rank() + step) % size(), bytes);
+  const auto each = [&](const auto& use) {
+    for (int step = 1; step < size(); ++step) use((rank() + step) % size());
+  };
+  if (large) each([&](int r) { transfer->receive_begin(r); });
+  if (large) each([&](int r) { transfer->send_begin(r); });
+  each([&](int r) { transfer->send(r, bytes); });
   return transfer;
 }
 
