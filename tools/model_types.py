@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Every model type of the installed Transformers that a tiny config makes, with attend beside eager attention.
 
-    tools/model_types.py [--only NAME ...] [--seconds 40] [--jobs 1] [--traced] [--compiled] [--json FILE]
+    tools/model_types.py [--only NAME ...] [--seconds 40] [--jobs 1] [--traced] [--compiled] [--results FILE]
 
 A model of random weights runs on random inputs: without padding, with padding at the right and at the left, and generates some tokens if it
 can. Its results with attend are those with eager attention, or it is refused in words: anything else is "wrong". Each type is a process
 with a limit of time. --traced takes the masks that torch.compile and torch.export get; --compiled runs models inside torch.compile.
-What no tiny config or no guessed input makes is counted and listed. Exit: 1 if one is wrong.
+What no tiny config or no guessed input makes is counted and listed. With --results it goes on where it stood. Exit: 1 if one is wrong.
 """
 import argparse
 import collections
@@ -323,7 +323,7 @@ def main():
     parser.add_argument("--traced", action="store_true")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--no-generate", dest="generate", action="store_false")
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--results", type=pathlib.Path)
     arguments = parser.parse_args()
     attend.hf.register()
     if arguments.traced:
@@ -331,7 +331,18 @@ def main():
     torch.set_num_threads(1)
     results, running, path = [], [], f"/tmp/model_types.{os.getpid()}"
     waiting = classes(arguments.only)
-    print(f"{len(waiting)} classes", flush=True)
+    if arguments.results is not None and arguments.results.exists():
+        results = [json.loads(line) for line in arguments.results.read_text().splitlines()]
+    known = {(x["type"], x["class"]) for x in results}
+    waiting = [x for x in waiting if x not in known]
+    print(f"{len(known)} classes are known, {len(waiting)} to go", flush=True)
+
+    def keep(x):
+        results.append(x)
+        print(json.dumps(x), flush=True)
+        if arguments.results is not None:
+            with arguments.results.open("a") as file:
+                file.write(json.dumps(x) + "\n")
 
     def collect(block):
         for entry in list(running):
@@ -348,14 +359,13 @@ def main():
             except (OSError, ValueError):
                 x = {"type": model_type, "class": name, "state": "no answer in time"}
             x["seconds"] = round(time.time() - start, 1)
-            results.append(x)
-            print(json.dumps(x), flush=True)
+            keep(x)
 
     for n, (model_type, name) in enumerate(waiting):
         try:
             cls = getattr(transformers, name)
         except Exception as e:
-            results.append({"type": model_type, "class": name, "state": "no tiny config", "why": str(e)[:100]})
+            keep({"type": model_type, "class": name, "state": "no tiny config", "why": str(e)[:100]})
             continue
         while len(running) >= arguments.jobs:
             collect(False)
@@ -368,8 +378,6 @@ def main():
         collect(True)
     counts = collections.Counter(x["state"] for x in results)
     print(dict(counts))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=0))
     return 1 if counts["wrong"] else 0
 
 

@@ -120,11 +120,11 @@ def test_a_pass_is_given_the_patterns_of_the_same_pass(name, cross):
     new = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     with attend.hf.capture(model, layers=cross) as run:
         plain = model.generate(**given, **new)
-    assert [step.number for step in run.steps] == [1, 2, 3, 4]
     with attend.hf.edit(model, {(cross, None): attend.pattern_of(run)}):
-        patched = model.generate(**given, **new)
-    for a, b in zip(plain.logits, patched.logits):
+        patched = model.generate(**given, **new | {"max_new_tokens": 3, "min_new_tokens": 3})
+    for a, b in zip(plain.logits[:3], patched.logits, strict=True):
         assert error(b, a) < 1e-5
+    assert [step.number for step in run.steps] == [1, 2, 3, 4]
     with pytest.raises(LookupError, match="of forward pass 5 the run has no .*; it has those of the passes 1, 2, 3, 4"):
         with attend.hf.edit(model, {(cross, None): attend.pattern_of(run)}):
             model.generate(**given, **new | {"max_new_tokens": 5, "min_new_tokens": 5})
