@@ -78,10 +78,11 @@ def stopped(job, strict):
     job.is_over()
     job.has_errors([0, 2], "PeerError: .*: no answer from ranks? .* within")
     job.has_errors([0, 2], "another call is refused")
-    if not all("no answer from rank 1 within" in error for error in job.errors.values()):
-        job.check(not strict, "rank 1 should be named")
-        job = Job(*job.arguments, limit=10 * TIMEOUT_MS)   # the machine is so busy that the others were late as well
-        job.has_errors([0, 2], "PeerError: .*: no answer from rank 1 within")
+    # One of them may have all that it needs, and be in the next call already: then two ranks have not come there.
+    named = "no answer from (rank 1|ranks 0 and 1|ranks 1 and 2) within"
+    if not strict and not all(re.search(named, error) for error in job.errors.values()):
+        job = Job(*job.arguments, limit=10 * TIMEOUT_MS)   # on a busy machine the others may be late as well
+    job.has_errors([0, 2], named)
     if strict:
         job.check(job.ended - job.begun < MOST_SECONDS, f"took {job.ended - job.begun:.1f} s")
 
