@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole models, and their attention alone, on attend beside Transformers' eager and sdpa.
 
-    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--json FILE]
+    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--table] [--json FILE]
 
 One process and one copy of the weights: in each round every implementation has its turn, and another is the first; in a
 decode, at each token. Attention alone is the time inside of the attention functions during that same run: with what they do
@@ -186,12 +186,21 @@ def shown(x):
     return words + f"  attention is {100 * x['share']:.0f} % of the model"
 
 
+def as_table(results):
+    """For docs/models.md."""
+    rows = ["| | whole model: of sdpa | of eager | attention alone: of sdpa | of eager | attention's share |", "|---|---|---|---|---|---|"]
+    for x in results:
+        if "captured" not in x:
+            ratios = [f"{x[what][of][0]:.2f}" for what in ("whole", "attention") for of in ("of_sdpa", "of_eager")]
+            rows.append(" | ".join([f"| {x['case']}, {x['type']}", *ratios, f"{100 * x['share']:.0f} % |"]))
+    return "\n".join(rows)
+
+
 def missed(x):
     """The bars that a case misses with its whole interval."""
     if "captured" in x:
         return ["a captured head"] * (x["captured"][1] > CAPTURED)
-    bars = [("whole", WHOLE)] + [("attention", ALONE)] * ("decode" not in x["case"])
-    return [what for what, bar in bars if x[what]["of_sdpa"][2] < bar]
+    return [what for what, bar in (("whole", WHOLE), ("attention", ALONE)) if x[what]["of_sdpa"][2] < bar]
 
 
 def main():
@@ -201,6 +210,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--table", action="store_true", help="the ratios as a table of Markdown, too")
     parser.add_argument("--json", type=pathlib.Path)
     given = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
@@ -228,6 +238,8 @@ def main():
             results.append(x)
     if given.json:
         given.json.write_text(json.dumps({"threads": given.threads, "rounds": given.rounds, "results": results}, indent=1) + "\n")
+    if given.table:
+        print(as_table(results))
     below = [f"{x['case']} {x['type']}: {what}" for x in results for what in missed(x)]
     print("\n".join(["below the bar:", *below]) if below else "no bar is missed")
     return 1 if below else 0

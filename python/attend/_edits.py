@@ -51,7 +51,7 @@ def pattern_of(run: Any, layer: Any = None, head: int | None = None) -> PatternO
     """A head weighs its values as it did in `run` (activation patching of the pattern).
 
     `run` is what a capture(what="weights") block handed out, of inputs with as many queries and keys, and as many
-    sequences or one. If it has several forward passes, as of generate(), the nth pass is given the nth one's. layer and
+    sequences or one. If it has several forward passes, as of generate(), each pass is given that of the same number. layer and
     head are those of the head that is edited, unless others are given.
     """
     return PatternOf(run, layer, head)

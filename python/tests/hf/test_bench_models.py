@@ -53,5 +53,7 @@ def test_ratios_and_bars():
     assert x["share"] == pytest.approx(0.5 / 2.1) and models.missed(x) == ["whole"]
     assert models.missed({"captured": (1.06, 1.051, 1.07)}) and not models.missed({"captured": (1.06, 1.04, 1.07)})
     slow = models.line("smollm2 decode 64", "f32", {**rows, "attend": [(2.0, 1.5)] * 5})
-    assert models.missed(slow) == []  # the bar of attention alone is of 32 tokens and more
+    assert models.missed(slow) == ["attention"]  # a token at a time after 128: the bar is there from 32 tokens on
+    assert models.as_table([x, {"captured": (1.0, 1.0, 1.0)}]).splitlines()[2:] == [
+        "| smollm2 prefill 512, f32 | 0.95 | 1.90 | 2.00 | 4.00 | 24 % |"]
     assert "0.95x of sdpa" in models.shown(x) and "attention is 24 % of the model" in models.shown(x)
