@@ -18,7 +18,12 @@ import launch
 
 RANKS = 3
 TIMEOUT_MS = 700
+PATIENT_MS = 10 * TIMEOUT_MS   # where the machine is so busy that others than the chosen rank are late
 MOST_SECONDS = TIMEOUT_MS / 1000 + 5
+
+
+class Wrong(Exception):
+    """What a job did that it should not do."""
 
 
 class Job:
@@ -40,7 +45,7 @@ class Job:
 
     def check(self, right, what):
         if not right:
-            sys.exit(f"{self.name}: {what}\nstatus {self.status}, errors {self.errors}\n{self.output}")
+            raise Wrong(f"{self.name}: {what}\nstatus {self.status}, errors {self.errors}\n{self.output}")
 
     def is_over(self):
         """Ended with a status, by itself, and all its processes are gone."""
@@ -76,13 +81,9 @@ def killed(job, strict):
 def stopped(job, strict):
     """The others notice within the time limit; they end the job, and the rank that stands still with it."""
     job.is_over()
-    job.has_errors([0, 2], "PeerError: .*: no answer from ranks? .* within")
-    job.has_errors([0, 2], "another call is refused")
     # One of them may have all that it needs, and be in the next call already: then two ranks have not come there.
-    named = "no answer from (rank 1|ranks 0 and 1|ranks 1 and 2) within"
-    if not strict and not all(re.search(named, error) for error in job.errors.values()):
-        job = Job(*job.arguments, limit=10 * TIMEOUT_MS)   # on a busy machine the others may be late as well
-    job.has_errors([0, 2], named)
+    job.has_errors([0, 2], "PeerError: .*: no answer from (rank 1|ranks 0 and 1|ranks 1 and 2) within")
+    job.has_errors([0, 2], "another call is refused")
     if strict:
         job.check(job.ended - job.begun < MOST_SECONDS, f"took {job.ended - job.begun:.1f} s")
 
@@ -120,11 +121,21 @@ def main(mpi, program, *more):
     with concurrent.futures.ThreadPoolExecutor(1 if everything else 2) as pool:
         jobs = pool.map(lambda case: (case, Job(mpi, program, *case)), cases)
         for (scheme, fault, n), job in jobs:
-            CHECKS[fault](job, everything)
+            try:
+                CHECKS[fault](job, everything)
+            except Wrong as wrong:
+                if everything:
+                    raise
+                print(f"{wrong}\nonce more, with {PATIENT_MS} ms")
+                job = Job(*job.arguments, limit=PATIENT_MS)
+                CHECKS[fault](job, everything)
             print(f"{job.name}: as it should be, status {job.status}, over after {job.ended - job.begun:.1f} s", flush=True)
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in launch.LAUNCHERS:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except Wrong as wrong:
+        sys.exit(str(wrong))
