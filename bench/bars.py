@@ -108,8 +108,73 @@ def growth(results, cores):
                slope <= wanted + 0.1)
 
 
-def bars(results, cores):
-    """(what is wanted, what was found, whether it was reached) for one number of cores."""
-    in_f32 = (every_case, suite_means, shares, causal, decode, layer, growth)
-    for bar in in_f32 if type_of(results) == "f32" else (every_case, long_mean):
+def gradients_beside_forward(results, cores):
+    """In 16 bits: operations a second of a long backward pass, as a part of the forward pass's."""
+    rate = lambda run: run["case"]["flops"] / run["figures"]["attend"]["seconds"]
+    shape = lambda case: tuple(case[name] for name in ("batch", "heads", "keys", "d", "causal"))
+    forward = {shape(run["case"]): rate(run) for run in of_suites(results, cores, "bert", "gpt", "long")}
+    for run in of_suites(results, cores, "backward"):
+        case = run["case"]
+        if case["operation"] == "backward" and case["keys"] >= 2048 and shape(case) in forward:
+            part = rate(run) / forward[shape(case)]
+            yield (f"{case['name']}: 0.6 of the forward pass's rate", f"{part:.2f}", part >= 0.6)
+
+
+def of_one_session(results, other):
+    """Whether both are of one machine, or of machines that cannot be told apart, and of one attend."""
+    return all(results["machine"].get(name) == other["machine"].get(name)
+               for name in ("processor", "simd", "processors", "cores_used", "commit"))
+
+
+def times_as_fast(results, other, cores, *suites):
+    """[(how many times as fast as in the other's type, case)] of the cases that both have."""
+    plain = lambda case, type: case["name"].removesuffix("_" + type)
+    found = {plain(run["case"], type_of(other)): run["figures"]["attend"]["seconds"] for run in of_suites(other, cores, *suites)}
+    return [(found[plain(run["case"], type_of(results))] / run["figures"]["attend"]["seconds"], run["case"])
+            for run in of_suites(results, cores, *suites) if plain(run["case"], type_of(results)) in found]
+
+
+def multiplies_16_bits(results):
+    """Whether a kernel ran that multiplies tiles or pairs of 16 bits."""
+    return any(part in run["figures"]["attend"]["note"] for run in results["runs"] if "attend" in run["figures"]
+               for part in ("amx", "bf16", "fp16"))
+
+
+def beside_f32(results, other, cores):
+    """In 16 bits beside f32: with instructions for the type, and without."""
+    for value, case in times_as_fast(results, other, cores, "decode"):
+        yield f"{case['name']}: 1.7x f32", f"{value:.2f}x", value >= 1.7
+    if multiplies_16_bits(results):
+        for value, case in times_as_fast(results, other, cores, "layer"):
+            if case["operation"] == "layer":
+                yield f"{case['name']}: 2x f32", f"{value:.2f}x", value >= 2
+        return
+    for words, suites, most in (("10 and 20 tokens", ("notes",), 1.25),
+                                ("longer ones and layers", ("bert", "gpt", "long", "backward", "layer"), 1.15)):
+        found = [(value, case["name"]) for value, case in times_as_fast(results, other, cores, *suites)]
+        if found:
+            worst, name = min(found)
+            yield (f"without instructions for the type, {words}: at most {most} times f32's time",
+                   f"most {1 / worst:.2f}, {name}", 1 / worst <= most)
+
+
+def beside_bf16(results, other, cores):
+    """A cache of 8 bits."""
+    for value, case in times_as_fast(results, other, cores, "decode"):
+        yield f"{case['name']}: 1.6x bf16", f"{value:.2f}x", value >= 1.6
+
+
+IN_F32 = (every_case, suite_means, shares, causal, decode, layer, growth)
+IN_OTHERS = {"bf16": (every_case, long_mean, gradients_beside_forward), "f16": (every_case, long_mean, gradients_beside_forward),
+             "i8": (every_case,)}
+BESIDE = {("bf16", "f32"): beside_f32, ("f16", "f32"): beside_f32, ("i8", "bf16"): beside_bf16}
+
+
+def bars(results, cores, others=()):
+    """(what is wanted, what was found, whether it was reached) for one number of cores; `others` are results of other types."""
+    for bar in IN_OTHERS.get(type_of(results), IN_F32):
         yield from bar(results, cores)
+    for other in others:
+        bar = BESIDE.get((type_of(results), type_of(other)))
+        if bar and of_one_session(results, other):
+            yield from bar(results, other, cores)

@@ -149,13 +149,13 @@ def machine_section(name, results):
         yield ""
 
 
-def goals(name, results):
+def goals(name, results, others):
     yield f"### {name}"
     yield ""
     yield row("cores", "wanted", "found", "")
     yield "|--:|---|---|---|"
     for cores in sorted({run["cores"] for run in results["runs"]}):
-        for wanted, found, reached in bars(results, cores):
+        for wanted, found, reached in bars(results, cores, others):
             yield row(str(cores), wanted, found, "yes" if reached else "**no**")
     yield ""
 
@@ -171,7 +171,7 @@ def page(kept, series, gpus):
     lines += gpu_report.section(gpus)
     lines += [CLOSING, GOALS]
     for name, results in kept.items():
-        lines += goals(name, results)
+        lines += goals(name, results, kept.values())
     return "\n".join(lines)
 
 

@@ -142,3 +142,38 @@ def test_bars_are_what_the_figures_say():
         assert any(words in wanted for wanted in missed), (words, missed)
     faster = {**good, "growth": [{**point, "memory_bytes": point["keys"]**2} for point in good["growth"]]}
     assert [wanted.split()[0] for wanted, _, reached in bars.bars(faster, 1) if not reached] == ["memory"]
+
+
+def in_type(type, *runs, **machine):
+    """Results of a type other than f32, or of f32 to hold them against."""
+    for run in runs:
+        run["case"]["name"] += "" if type == "f32" else "_" + type
+    return {"type": type, "peaks": {}, "growth": [], "runs": list(runs),
+            "machine": {"processor": "P", "simd": [], "processors": 2, "cores_used": 1, "commit": "c", **machine}}
+
+
+def test_bars_of_16_and_8_bits_are_held_against_the_wider_type_of_the_same_session():
+    import bars
+    missed = lambda results, *others: [wanted for wanted, _, reached in bars.bars(results, 1, others) if not reached]
+    wide = {"keys": 2048, "queries": 2048, "d": 64}
+
+    def measured(type, decode, layer, notes, gradient, kernel="cpu.avx512.forward", **machine):
+        runs = [made_up("decode", decode, 9.0, bytes=10.0), made_up("layer", layer, 9.0, "layer"),
+                made_up("notes", notes, 9.0), made_up("long", 1.0, 9.0, **wide),
+                made_up("backward", gradient, 9.0, "backward", **wide)]
+        for run in runs:
+            run["figures"]["attend"]["note"] = kernel
+        return in_type(type, *runs, **machine)
+
+    f32 = measured("f32", 1.7, 1.0, 1.0, 1.0)
+    vectors = measured("bf16", 1.0, 1.1, 1.2, 1.1)
+    assert missed(vectors, f32) == []
+    assert [words.split(":")[0] for words in missed(measured("bf16", 1.1, 1.2, 1.3, 4.2), f32)] == [
+        "backward/B2_H4_T2048_d64_bf16", "decode/B2_H4_T7_d8_bf16", "without instructions for the type, 10 and 20 tokens",
+        "without instructions for the type, longer ones and layers"]
+    tiles = measured("bf16", 1.0, 0.6, 1.2, 1.0, kernel="cpu.amx.forward")
+    assert ["2x f32" in words for words in missed(tiles, f32)] == [True]
+    assert missed(tiles, measured("f32", 1.7, 1.0, 1.0, 1.0, commit="another")) == []      # not of the same session
+    eight = in_type("i8", made_up("decode", 0.7, 9.0, bytes=10.0))
+    assert ["1.6x bf16" in words for words in missed(eight, vectors, f32)] == [True]
+    assert missed(in_type("i8", made_up("decode", 0.6, 9.0, bytes=10.0)), vectors) == []
