@@ -8,6 +8,7 @@ compiling each. A slow or busy machine takes longer; that is no failure. A modul
 told with the time it took then."""
 import argparse
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,9 @@ def seconds_of_modules(log):
 
 def report(modules, wall):
     total = sum(seconds for _, seconds in modules)
-    print(f"{len(modules)} modules: {total:.0f} s of compiling, {total / 2:.0f} s on two cores (the bar: {ALL}); "
-          f"this run took {wall:.0f} s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{len(modules)} modules: {total:.0f} s of compiling, so {total / 2:.0f} s on two cores (the bar: {ALL}); "
+          f"this run took {wall:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processor time")
     above = [f"{name} {seconds:.1f} s" for name, seconds in modules if seconds > EACH]
     print(f"more than {EACH} s: {', '.join(above) or 'none'}")
     for name, seconds in modules:

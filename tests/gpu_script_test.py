@@ -5,10 +5,15 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+import gpu_report
+
+TESTS = 6 + 6    # programs of tests that are asked once, and under compute-sanitizer
 PASSED = 'echo "[  PASSED  ] 5 tests."; echo "[  SKIPPED ] 2 tests, listed below:"'
 PROPERTIES = ["gradient"] + [f"traps_{name}" for name in "meaning cache extremes hidden layout sizes threads".split()] + [
     f"properties_{name}" for name in "rows extreme nan_place parts memory merge algebra hidden values".split()]
@@ -76,6 +81,9 @@ esac""")
         for name in ("memcheck_cuda_test", "memcheck_layers", "synccheck_pages", "initcheck_layers"):
             self.assertEqual(steps[name]["said"], {"passed": 5, "skipped": 2, "failed": 0})
         self.assertIn("table_d256: 61 runs, 0 wrong", done.stdout)
+        self.assertEqual(gpu_report.asked(steps), (
+            f"Asked of the same build: 305 runs of kernels from the table of cases, 0 wrong; {12 + 10 + 5 * TESTS + 80 * len(PROPERTIES)} "
+            f"tests passed, {3 + 4 + 2 * TESTS + 32 * len(PROPERTIES)} were skipped, 0 failed. Steps that failed: none."))
 
     def test_what_fails_is_told(self):
         self.program("cuda", 'echo "[  FAILED  ] 1 test, listed below:"; exit 1')
