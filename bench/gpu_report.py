@@ -1,4 +1,5 @@
-"""The section of docs/performance.md on GPUs, from bench/results/*.json, which bench/gpu.py wrote."""
+"""The section of docs/performance.md on GPUs, from bench/results/*.json, which tools/test_gpu.sh wrote (or bench/gpu.py
+alone: what else was asked is not in them then)."""
 import math
 
 PEERS = ("cuDNN", "flash")
@@ -93,6 +94,18 @@ def goals(cases, copy):
                sorted({min(shares), max(shares)})), min(shares) >= least)
 
 
+def asked(steps):
+    """What tools/test_gpu.sh asked besides, in one sentence."""
+    tables = [s["said"] for name, s in steps.items() if name.startswith("table_")]
+    said = [s.get("said", {}) for s in steps.values()]
+    said += steps.get("properties", {}).get("said", {}).values()
+    tests = {word: sum(x[word] for x in said if isinstance(x.get(word), int)) for word in ("passed", "skipped", "failed")}
+    failed = [name for name, s in steps.items() if not s["passed"]]
+    runs = sum(row["runs"] for table in tables for row in table["kernels"].values())
+    return (f"Asked of the same build: {runs} runs of kernels from the table of cases, {sum(t['wrong'] for t in tables)} wrong; {tests['passed']} tests "
+            f"passed, {tests['skipped']} were skipped, {tests['failed']} failed. Steps that failed: {', '.join(failed) or 'none'}.")
+
+
 def section(kept):
     """kept: {name: results}"""
     for name, results in kept.items():
@@ -107,6 +120,9 @@ def section(kept):
                f"PyTorch {machine['pytorch']}. A product of 8192 x 8192 matrices in bf16: {yard['product'] / 1e12:.0f} TFLOP/s; copying: "
                f"{yard['copy'] / 1e12:.2f} TB/s read and written. Kernels that ran: {', '.join(kernels)}.")
         yield ""
+        if "asked" in results:
+            yield asked(results["asked"]["steps"])
+            yield ""
         for suite in ("forward", "backward"):
             yield from grid(cases, suite)
         yield from decode(cases, yard["copy"])

@@ -1,6 +1,7 @@
 // A machine without a GPU, with an old driver, or one that fails: each error has its class and its
 // words, nothing runs on the CPU instead, and the next call works. The drivers are a fake one's
-// (tests/fake_driver), in processes of their own.
+// (tests/fake_driver), in processes of their own, and so are the modules
+// (support/fake_modules.cpp).
 #include "cuda/cublaslt.h"
 #include "cuda/modules.h"
 #include "support/device_tensor.h"
@@ -64,13 +65,6 @@ std::string said_by(const std::string& fake, const std::string& fails_at) {
   return said_with("LD_LIBRARY_PATH='" + kFakes + "/" + fake + "' FAKE_DRIVER=" + fails_at);
 }
 
-class CudaDriver : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda::module_count() == 0) GTEST_SKIP() << "this build has no kernels for GPUs";
-  }
-};
-
 // What a process without a GPU says: every call is refused, with the reason of each row.
 void expect_refused(const std::string& said, const std::string& reason) {
   const auto has = [&](const std::string& words) {
@@ -85,7 +79,7 @@ void expect_refused(const std::string& said, const std::string& reason) {
   has("out: as it was\n");
 }
 
-TEST_F(CudaDriver, one_that_is_too_old_is_told) {
+TEST(CudaDriver, one_that_is_too_old_is_told) {
   expect_refused(said_by("old", "nothing"),
                  "finds an NVIDIA driver without cuTensorMapEncodeTiled, too old for it");
   const int major = cuda::toolkit_version() / 1000;
@@ -93,14 +87,14 @@ TEST_F(CudaDriver, one_that_is_too_old_is_told) {
                                             std::to_string(major) + ".0");
 }
 
-TEST_F(CudaDriver, no_device_is_told) {
+TEST(CudaDriver, no_device_is_told) {
   expect_refused(said_by("new", "no_gpu"), "finds no GPU: no CUDA-capable device is detected");
   expect_refused(said_by("new", "none"), "finds no GPU");
   expect_refused(said_by("new", "no_context"), "cannot use cuda:0");
 }
 
 // The real driver, where there is one, with its devices hidden.
-TEST_F(CudaDriver, hidden_devices_are_none) {
+TEST(CudaDriver, hidden_devices_are_none) {
   if (const std::string reason = cuda::why_unavailable(); !reason.empty())
     GTEST_SKIP() << "this machine has no GPU for it: it " << reason;
   expect_refused(said_with("CUDA_VISIBLE_DEVICES="),
@@ -108,7 +102,7 @@ TEST_F(CudaDriver, hidden_devices_are_none) {
 }
 
 // What fails once is tried again by the next call.
-TEST_F(CudaDriver, a_failure_is_thrown_and_the_next_call_works) {
+TEST(CudaDriver, a_failure_is_thrown_and_the_next_call_works) {
   const std::pair<const char*, const char*> failures[] = {
       {"nothing", "nothing"},
       {"no_module", "OutOfMemory: attention: cuda:0 has no memory for it: out of memory"},

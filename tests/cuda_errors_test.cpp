@@ -199,6 +199,38 @@ TEST_F(CudaSizes, the_last_of_2_to_the_31_tokens_are_seen) {
     });
 }
 
+// Packed sequences of 2^20 tokens, the last of 64: it begins at 2^31, where an int is negative.
+TEST_F(CudaSizes, the_last_of_packed_sequences_begins_at_2_to_the_31) {
+  where_there_is_room([&] {
+    constexpr std::int64_t kEach = std::int64_t{1} << 20, kBefore = std::int64_t{1} << 31;
+    constexpr std::int64_t kLast = 64, kTotal = kBefore + kLast, kD = 8;
+    const cuda::Memory values(static_cast<std::size_t>(kTotal * kD * 2)), results(values.bytes());
+    Tensor last({kLast, kD}, DType::bf16), found(last.shape(), DType::bf16);
+    for (std::int64_t n = 0; n < last.count(); ++n)
+      last.data<bf16>()[n] = bf16(static_cast<float>(4 * (n / kD)));
+    const auto bytes = static_cast<std::size_t>(last.count() * 2);
+    cuda::copy(static_cast<std::byte*>(values.data()) + kBefore * kD * 2, last.view().data(), bytes,
+               *queue);
+    Tensor starts({kBefore / kEach + 2}, DType::i64);
+    for (std::int64_t n = 0; n < starts.count(); ++n)
+      starts.data<std::int64_t>()[n] = std::min(n * kEach, kTotal);
+    const DeviceTensor on_starts = on_device(starts);
+    const Shape shape{1, 1, kTotal, kD};
+    const ConstTensorView same(q.view().data(), DType::bf16, shape, {0, 0, 0, 1}, kGpu);
+    attention(
+        same, same, ConstTensorView(values.data(), DType::bf16, shape, kGpu),
+        TensorView(results.data(), DType::bf16, shape, kGpu),
+        {.causal = true, .window = {.left = 3}, .cu_seqlens_q = on_starts.view(), .max_q = kEach},
+        {}, where());
+    cuda::copy(found.view().data(), static_cast<std::byte*>(results.data()) + kBefore * kD * 2,
+               bytes, *queue);
+    for (std::int64_t i = 0; i < kLast; ++i)  // the mean of its own and up to three before
+      EXPECT_EQ(value(found, {i, 5}),
+                static_cast<double>(4 * i) - 2 * static_cast<double>(std::min<std::int64_t>(i, 3)))
+          << i;
+  });
+}
+
 // pytorch #187227 #142228: the last rows of the mask lie beyond 2^32.
 TEST_F(CudaSizes, mask_index_past_two_to_the_32) {
   where_there_is_room([&] {

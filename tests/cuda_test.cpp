@@ -716,7 +716,8 @@ TEST_P(Cuda, a_plan_names_kernel_and_reasons) {
   EXPECT_EQ(words.find("reads host memory"), words.npos) << words;
 }
 
-// Captured into a graph: what is launched twice is done twice.
+// Captured into a graph: what is launched twice is done twice. Its memory is the graph's, or the
+// caller's.
 TEST_P(Cuda, a_graph_can_hold_a_call) {
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
   const auto call = [&]<class... A>(const char* name, A... arguments) {
@@ -728,22 +729,35 @@ TEST_P(Cuda, a_graph_can_hold_a_call) {
   const Found expected = run(t);
   DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
                out = empty(t.q.shape(), type());
-  void *context = nullptr, *stream = nullptr, *graph = nullptr, *ready = nullptr;
+  const cuda::Memory own(std::size_t{32} << 20);
+  std::size_t used = 0;
+  const cuda::QueueMemory functions{[&](std::size_t bytes) {
+                                      std::byte* const memory =
+                                          static_cast<std::byte*>(own.data()) + used;
+                                      used += (bytes + 255) / 256 * 256;
+                                      return used <= own.bytes() ? memory : nullptr;
+                                    },
+                                    [](void*, std::size_t) {}};
+  void *context = nullptr, *stream = nullptr;
   call("cuDevicePrimaryCtxRetain", &context, 0);
   call("cuCtxPushCurrent_v2", context);
   call("cuStreamCreate", &stream, 1U);
-  call("cuStreamBeginCapture_v2", stream, 2);
-  const auto captured = cuda::make_queue(0, stream);
-  attention(q, k, v, out.view(), {}, {}, Where(default_context(), *captured));
-  call("cuStreamEndCapture", stream, &graph);
-  EXPECT_FALSE(same_bits(out.back(), expected.out)) << "done while it was captured";
-  call("cuGraphInstantiateWithFlags", &ready, graph, 0ULL);
-  for (int twice = 0; twice < 2; ++twice) {
-    call("cuGraphLaunch", ready, stream);
-    cuda::wait(*captured);
-    EXPECT_TRUE(same_bits(out.back(), expected.out));
-    cuda::copy(out.view().data(), t.q.view().data(),
-               static_cast<std::size_t>(t.q.count() * size_of(type())), *queue);
+  for (const bool of_caller : {false, true}) {
+    void *graph = nullptr, *ready = nullptr;
+    call("cuStreamBeginCapture_v2", stream, 2);
+    const auto captured =
+        of_caller ? cuda::make_queue(0, stream, functions) : cuda::make_queue(0, stream);
+    attention(q, k, v, out.view(), {}, {}, Where(default_context(), *captured));
+    call("cuStreamEndCapture", stream, &graph);
+    EXPECT_FALSE(same_bits(out.back(), expected.out)) << "done while it was captured";
+    call("cuGraphInstantiateWithFlags", &ready, graph, 0ULL);
+    for (int twice = 0; twice < 2; ++twice) {
+      call("cuGraphLaunch", ready, stream);
+      cuda::wait(*captured);
+      EXPECT_TRUE(same_bits(out.back(), expected.out)) << of_caller;
+      cuda::copy(out.view().data(), t.q.view().data(),
+                 static_cast<std::size_t>(t.q.count() * size_of(type())), *queue);
+    }
   }
   call("cuCtxPopCurrent_v2", &context);
 }

@@ -10,7 +10,7 @@
 #include "support/fake_device.h"
 #include "support/thrown_by.h"
 
-#include <attend/linear.h>
+#include <attend/block.h>
 #include <attend/plan.h>
 
 #include <gtest/gtest.h>
@@ -428,6 +428,32 @@ TEST_F(LaunchOfLayers, a_copy_on_the_same_device_waits) {
   const Tensor back = again.to(Device{}, where).weight();
   EXPECT_TRUE(std::equal(back.data<std::int8_t>(), back.data<std::int8_t>() + 20,
                          eight_bits.weight().data<std::int8_t>()));
+}
+
+// Whether or not a queue is given: no queue would help.
+TEST_F(LaunchOfLayers, a_block_over_a_cache_is_of_the_host_alone) {
+  const Where where(context, queue);
+  const AttentionBlockOptions options{.attention = {.model_dim = 8, .heads = 2}, .hidden_dim = 8};
+  AttentionBlockOptions crossed = options;
+  crossed.cross = true;
+  const AttentionBlock plain = AttentionBlock(options).to(kFakeDevice, where),
+                       cross = AttentionBlock(crossed).to(kFakeDevice, where);
+  const Tensor host({1, 2, 8});
+  Tensor y(host.shape());
+  const ConstTensorView x = on_device(ConstTensorView(host));
+  KvCache cache = AttentionBlock(options).attention().make_cache(1, 8), memory = cache;
+  const std::string refused =
+      "Unsupported: attention_block: a KvCache takes host memory alone, found cuda:0; make a copy "
+      "in it: to() of a layer, Tensor::copy_of()";
+  EXPECT_EQ(thrown_by([&] { plain.forward(x, cache, {}, {}, context); }), refused);
+  EXPECT_EQ(thrown_by([&] { plain.forward(x, cache, {}, {}, where); }), refused);
+  EXPECT_EQ(thrown_by([&] { cross.forward(x, cache, memory, {}, {}, {}, context); }), refused);
+  EXPECT_EQ(thrown_by([&] { cross.forward(x, cache, memory, {}, {}, {}, where); }), refused);
+  const TensorView to = on_device(y.view());
+  EXPECT_EQ(thrown_by([&] { plain.forward_into(x, cache, to, {}, {}, context); }), refused);
+  EXPECT_EQ(thrown_by([&] { plain.trace(x, {}, context); }),
+            "Unsupported: attention_block: trace() takes host memory alone, found cuda:0; make a "
+            "copy in it: to() of a layer, Tensor::copy_of()");
 }
 
 TEST_F(LaunchOfLayers, where_there_are_no_rows_none_is_hidden) {

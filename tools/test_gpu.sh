@@ -2,44 +2,52 @@
 # Builds attend on a machine with an NVIDIA GPU, nvcc and CMake, and asks of the GPU's kernels what the tests ask of the
 # CPU's; then measures them.
 #
-#   tools/test_gpu.sh [STEP...]   none: cases properties python bench
+#   tools/test_gpu.sh [STEP...]   none: all of them
 #
 #   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp,
 #              tests/cuda_layers_test.cpp and tests/inspect_test.cpp
 #   properties properties, traps and gradients by differences, of each kernel (ATTEND_ONLY of tests/support/call_memory.h);
-#              bad input and large sizes (tests/cuda_errors_test.cpp), drivers (tests/cuda_driver_test.cpp)
+#              bad input and large sizes (tests/cuda_errors_test.cpp), drivers that are none (tests/cuda_driver_test.cpp,
+#              tests/cuda_launch_test.cpp)
 #   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf, the cases of ONNX
-#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json, which becomes bench/results/NAME.json and,
-#              by bench/report.py, a part of docs/performance.md
-#   sanitize   a part of the cases under compute-sanitizer
+#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py)
+#   sanitize   tests/cuda_test.cpp, tests/cuda_layers_test.cpp and a part of the table under compute-sanitizer, pages and
+#              keys of 8 bits among them; skipped, in words, where that tool is not there
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
 # build/carry/usr of tools/bench_offline.sh). python and bench want a Python with PyTorch (PYTHON, or python3), and nanobind,
-# ml_dtypes, pytest and for its cases onnx: its own, or build/carry/wheels. Results go to $OUT, or build/gpu/out: a line a step, and the cases as gpu.json.
+# ml_dtypes, pytest and for its cases onnx: its own, or build/carry/wheels. Results go to $OUT, or build/gpu/out: what each
+# step wrote, and gpu.json, renewed after each of them: what every step found and what bench measured. Its copy as
+# bench/results/NAME.json becomes, by bench/report.py, a part of docs/performance.md. TREE: where to build, if not in build/gpu.
+# GOES_ON=1: other steps have run before, into the same OUT; gpu.json holds them all.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
-tree=$PWD/build/gpu out=${OUT:-$PWD/build/gpu/out} shards=$(nproc) python=${PYTHON:-python3}
+tree=${TREE:-$PWD/build/gpu}
+out=${OUT:-$tree/out} shards=$(nproc) python=${PYTHON:-python3}
 for step in "$@"; do
-  [[ " cases properties python bench sanitize " == *" $step "* ]] || { sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2; }
+  [[ " cases properties python bench sanitize " == *" $step "* ]] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 2; }
 done
-steps=" ${*:-cases properties python bench} "
+steps=" ${*:-cases properties python bench sanitize} "
 wants() { [[ $steps == *" $1 "* ]]; }
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: nvidia-smi finds no GPU on this machine"
   exit 0
 fi
-mkdir -p "$out"
+[[ -n ${GOES_ON:-} ]] || rm -f "$out/steps.txt" "$tree/bench.json"
+mkdir -p "$out" || exit
 failed=0
 say() { printf '== [%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
-# attempt NAME COMMAND...: its output goes to NAME.log.
+# attempt NAME COMMAND...: its output goes to NAME.log, and what it found into gpu.json.
 attempt() {
-  local name=$1 status
+  local name=$1 status begun=$SECONDS
   shift
   "$@" >"$out/$name.log" 2>&1
   status=$?
   say "$name: $([[ $status == 0 ]] && echo passed || echo "FAILED ($status): $out/$name.log")"
   [[ $status == 0 ]] || failed=1
+  echo "$name $status $((SECONDS - begun))" >>"$out/steps.txt"
+  python3 tools/gpu_summary.py "$out" "$tree/bench.json" >"$tree/summary.txt" || failed=1
   return $status
 }
 
@@ -98,32 +106,26 @@ properties() {
 
 table() { in_shards conformance_test --only=cuda. "$@"; }
 
-# What every run of the table said, added up.
-summary() {
-  python3 - "$out" <<'EOF'
-import json, pathlib, re, subprocess, sys
-out, found = pathlib.Path(sys.argv[1]), {}
-line = re.compile(r"^  (cuda\.\S+) (\S+)\s+(\d+) runs, (\d+) declined, largest error ([\d.]+)", re.M)
-for log in sorted(out.glob("table_*.log")):
-    text, rows = log.read_text(), {}
-    for kernel, type_, runs, declined, error in line.findall(text):
-        row = rows.setdefault(f"{kernel} {type_}", {"runs": 0, "declined": 0, "largest_error": 0.0})
-        row["runs"] += int(runs)
-        row["declined"] += int(declined)
-        row["largest_error"] = max(row["largest_error"], float(error))
-    found[log.stem] = {"wrong": text.count("reproduce:"), "kernels": rows}
-gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], text=True,
-                     capture_output=True).stdout.strip()
-(out / "gpu.json").write_text(json.dumps({"gpu": gpu, "tables": found}, indent=1) + "\n")
-for name, table in found.items():
-    print(f"{name}: {sum(r['runs'] for r in table['kernels'].values())} runs, {table['wrong']} wrong")
-EOF
-}
-
+# sanitize TOOL PROGRAM ARGUMENTS...
 sanitize() {
-  local tool=$1
-  shift
-  compute-sanitizer --tool "$tool" --error-exitcode 1 "$@"
+  local tool=$1 program=$2
+  shift 2
+  compute-sanitizer --tool "$tool" --error-exitcode 1 "$tree/tests/$program" --gtest_brief=1 "$@"
+}
+# Of every program something; the tools are slow, so of most of them a part. racecheck knows the barriers of the portable
+# kernels alone (src/cuda/README.md says how Hopper's are asked).
+sanitizers() {
+  local pages='*CudaCache.pages*bf16_d128:*CudaCache.token_by_token_of*bf16_d64:*CudaCache.*f32*'
+  local layers='*CudaLayers*bf16:*CudaLayers*f32:-*same_bits_among_any_number*:*products_of_every*'
+  attempt memcheck_cuda_test sanitize memcheck cuda_test
+  attempt memcheck_layers sanitize memcheck cuda_layers_test --gtest_filter="$layers"
+  attempt memcheck_table sanitize memcheck conformance_test --only=cuda. --reduced --d=64 --gtest_filter='*bf16_3:*f16_5'
+  attempt racecheck_layers sanitize racecheck cuda_layers_test --gtest_filter='*CudaLayers.norms/f32:*CudaLayers.blocks/f32'
+  attempt racecheck_table sanitize racecheck conformance_test --only=cuda.portable. --reduced --gtest_filter='*f32_5'
+  attempt synccheck_pages sanitize synccheck cuda_test --gtest_filter="$pages"
+  attempt initcheck_pages sanitize initcheck cuda_test --gtest_filter="$pages"
+  attempt initcheck_layers sanitize initcheck cuda_layers_test --gtest_filter="$layers"
+  attempt initcheck_table sanitize initcheck conformance_test --only=cuda. --reduced --gtest_filter='*f32_6'
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
@@ -133,9 +135,10 @@ if wants python; then
   attempt python "$python" -m pytest -q -p no:cacheprovider -rs --durations=5 python/tests/cuda
   tail -n 1 "$out/python.log"
 fi
-if wants bench; then attempt bench "$python" bench/gpu.py --json "$out/bench.json"; fi
+if wants bench; then attempt bench "$python" bench/gpu.py --json "$tree/bench.json"; fi
 if wants properties; then
   attempt cuda_driver_test "$tree/tests/cuda_driver_test" --gtest_brief=1
+  attempt cuda_launch_test "$tree/tests/cuda_launch_test" --gtest_brief=1
   attempt cuda_errors_test "$tree/tests/cuda_errors_test"
   attempt properties properties
 fi
@@ -149,13 +152,7 @@ if wants cases; then
   attempt option_pairs in_shards pairs_test
 fi
 if wants sanitize; then
-  attempt memcheck_cuda_test sanitize memcheck "$tree/tests/cuda_test" --gtest_brief=1
-  attempt memcheck_table sanitize memcheck "$tree/tests/conformance_test" --only=cuda. --reduced --d=64 \
-    --gtest_filter='*bf16_3:*f16_5'
-  attempt racecheck_table sanitize racecheck "$tree/tests/conformance_test" --only=cuda.portable. --reduced \
-    --gtest_filter='*f32_5'
-  attempt initcheck_table sanitize initcheck "$tree/tests/conformance_test" --only=cuda. --reduced \
-    --gtest_filter='*f32_6'
+  if command -v compute-sanitizer >/dev/null; then sanitizers; else say "sanitize: skipped, there is no compute-sanitizer"; fi
 fi
-if wants cases; then summary; fi
+cat "$tree/summary.txt"
 exit $failed

@@ -16,6 +16,7 @@
 #include <attend/context.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,19 @@ ATTEND_API int device_count() noexcept;
 // A queue of the device's primary context, the one of the CUDA runtime and of frameworks. stream: a
 // CUstream or cudaStream_t of it, which must outlive the queue; null: the default stream.
 ATTEND_API std::shared_ptr<Queue> make_queue(int device = 0, void* stream = nullptr);
+
+// Where the memory of a queue comes from (workspaces of calls, Tensors made on it), if not from its
+// stream by cuMemAllocAsync: a graph that is captured then uses memory of the caller's, each time
+// that it runs. Called by the threads that make calls. What they throw is not passed on: no memory
+// is OutOfMemory.
+struct QueueMemory {
+  // At a multiple of 256 bytes, for work that is put into the stream from now on. Null: there is
+  // none.
+  std::function<void*(std::size_t bytes)> take;
+  // All work that uses it is in the stream; only what is put in after it may have it again.
+  std::function<void(void* memory, std::size_t bytes)> give;
+};
+ATTEND_API std::shared_ptr<Queue> make_queue(int device, void* stream, QueueMemory memory);
 
 // Waits until all work so far is done. Throws DeviceError if any of it has failed.
 ATTEND_API void wait(Queue& queue);

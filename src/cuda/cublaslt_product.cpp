@@ -32,13 +32,15 @@ struct BlasMatrix {
   bool across = false;
 };
 
-bool lies_across(const ConstMatrix& x, std::int64_t columns) noexcept {
-  return columns > 1 && x.column != 1 && x.row == 1;
+// Of one row or column the strides say nothing: it lies as if there were more of them in x, so that
+// the algorithm depends on sizes alone.
+bool lies_across(const ConstMatrix& x, std::int64_t rows, std::int64_t columns) noexcept {
+  return rows > 1 && columns > 1 && x.column != 1 && x.row == 1;
 }
 
 Status prepare_matrix(const ConstMatrix& x, std::int64_t rows, std::int64_t columns, DType type,
                       Loans& loans, StreamQueue& queue, BlasMatrix& to) noexcept {
-  to.across = lies_across(x, columns);
+  to.across = lies_across(x, rows, columns);
   const std::int64_t inner = to.across ? rows : columns, outer = to.across ? columns : rows;
   const std::int64_t step = to.across ? x.row : x.column;
   to.data = x.data;
@@ -101,8 +103,8 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
   const std::int64_t size = size_of(p.type);
   const BlasProduct of{.type = p.type,
                        .bias = p.bias && p.type != DType::f64,
-                       .a_across = lies_across(call.a, call.k),
-                       .b_across = lies_across(call.b, call.n),
+                       .a_across = lies_across(call.a, call.m, call.k),
+                       .b_across = lies_across(call.b, call.k, call.n),
                        .n = call.n,
                        .k = call.k};
   BlasHandle handle = nullptr;

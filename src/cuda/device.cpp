@@ -4,7 +4,6 @@
 #include "cuda/modules.h"
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <new>
 #include <vector>
@@ -14,7 +13,9 @@ namespace {
 
 constexpr int kMajor = 75, kMinor = 76, kProcessors = 16;  // CUdevice_attribute
 constexpr int kMaxDynamicSharedBytes = 8;                  // CUfunction_attribute
-constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+constexpr std::uintptr_t kMemoryAlignment = 256;           // of cuMemAllocAsync, too
+constexpr Status kNoneOfTheCallers{Status::Kind::out_of_memory,
+                                   "the caller's memory has none left"};
 
 struct Gpus {
   std::mutex mutex;
@@ -114,16 +115,35 @@ unsigned* Gpu::counter_of(Stream stream) noexcept try {
   return nullptr;
 }
 
-void* StreamQueue::take(std::size_t bytes, Status& why) noexcept {
+void* StreamQueue::take(std::size_t bytes, Status& why) noexcept try {
+  if (memory_.take) {
+    void* const memory = memory_.take(bytes);
+    if (memory == nullptr) {
+      why = kNoneOfTheCallers;
+    } else if (reinterpret_cast<std::uintptr_t>(memory) % kMemoryAlignment != 0) {
+      why = {Status::Kind::failed, "the caller's memory is not at a multiple of 256 bytes"};
+      give(memory, bytes);
+    } else {
+      why = {};
+      return memory;
+    }
+    return nullptr;
+  }
   const InContext in(gpu_);
   Address memory = 0;
   why = status_of(driver().allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream_));
   return why ? reinterpret_cast<void*>(memory) : nullptr;
+} catch (...) {
+  why = kNoneOfTheCallers;
+  return nullptr;
 }
 
-void StreamQueue::give(void* memory, std::size_t) noexcept {
+void StreamQueue::give(void* memory, std::size_t bytes) noexcept try {
+  if (memory_.give) return memory_.give(memory, bytes);
   const InContext in(gpu_);
   static_cast<void>(driver().free_async(reinterpret_cast<Address>(memory), stream_));
+} catch (...) {
+  return;  // the caller's own function threw
 }
 
 Status StreamQueue::copy(void* to, const void* from, std::size_t bytes) noexcept {
@@ -138,6 +158,8 @@ Status StreamQueue::copy(void* to, const void* from, std::size_t bytes) noexcept
 
 Status StreamQueue::start(const Launch& launch, const void* arguments) noexcept {
   if (launch.blocks == 0) return {};
+  if (launch.blocks > kMostBlocks)
+    return {Status::Kind::failed, "more than 2^31 - 1 blocks of threads"};
   const InContext in(gpu_);
   Function function = nullptr;
   if (const Status status =
@@ -146,10 +168,16 @@ Status StreamQueue::start(const Launch& launch, const void* arguments) noexcept 
       !status)
     return status;
   void* list[] = {const_cast<void*>(arguments)};
-  const auto blocks = static_cast<unsigned>(std::min(launch.blocks, kMostBlocks));
+  const auto blocks = static_cast<unsigned>(launch.blocks);
   return status_of(driver().launch(function, blocks, 1, 1, launch.threads, 1, 1,
                                    static_cast<unsigned>(launch.shared_bytes), stream_, list,
                                    nullptr));
+}
+
+Status StreamQueue::start_round(const Launch& launch, const void* arguments) noexcept {
+  Launch limited = launch;
+  limited.blocks = std::min(launch.blocks, kMostBlocks);
+  return start(limited, arguments);
 }
 
 Status StreamQueue::fill(void* memory, unsigned char value, std::size_t bytes) noexcept {

@@ -3,7 +3,11 @@
 
 #include "cuda/driver.h"
 
+#include <attend/cuda.h>
+
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -59,11 +63,14 @@ class InContext {
   InContext& operator=(const InContext&) = delete;
 };
 
+// Blocks of threads that a device takes at once.
+inline constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+
 // How a kernel is started.
 struct Launch {
   std::string_view module;
   const char* name;
-  std::int64_t blocks;  // more than the device's limit: the kernel goes round
+  std::int64_t blocks;
   unsigned threads;
   int shared_bytes = 0;
   int most_shared_bytes = 0;  // of any launch of the kernel, if they differ
@@ -71,7 +78,9 @@ struct Launch {
 
 class StreamQueue final : public Queue {
  public:
-  StreamQueue(Gpu& gpu, Stream stream) noexcept : gpu_(gpu), stream_(stream) {}
+  // memory: of the caller's, or its functions are none.
+  StreamQueue(Gpu& gpu, Stream stream, QueueMemory memory) noexcept
+      : gpu_(gpu), stream_(stream), memory_(std::move(memory)) {}
 
   Device device() const noexcept override { return {Device::Kind::cuda, gpu_.index()}; }
   void* take(std::size_t bytes, Status& why) noexcept override;
@@ -80,14 +89,19 @@ class StreamQueue final : public Queue {
 
   Gpu& gpu() const noexcept { return gpu_; }
   Stream stream() const noexcept { return stream_; }
+  bool has_callers_memory() const noexcept { return static_cast<bool>(memory_.take); }
 
-  // Of one struct of arguments, which is copied. Nothing is started for no blocks.
+  // Of one struct of arguments, which is copied. Nothing is started for no blocks; more than
+  // kMostBlocks are refused.
   Status start(const Launch& launch, const void* arguments) noexcept;
+  // Of a kernel that goes round (for n = blockIdx.x; n < all; n += gridDim.x): of any number.
+  Status start_round(const Launch& launch, const void* arguments) noexcept;
   Status fill(void* memory, unsigned char value, std::size_t bytes) noexcept;
 
  private:
   Gpu& gpu_;
   Stream stream_;
+  QueueMemory memory_;
 };
 
 }  // namespace attend::cuda

@@ -32,7 +32,7 @@ Status launch_portable_backward(const BackwardProblem& p, const BackwardCall& gi
   a.key_blocks = blocks_of(paged ? p.page_size : p.k_length, kPortableRows);
   const auto start = [&](const char* f32, const char* f64, std::int64_t blocks,
                          std::string_view module = kBackwardModule) {
-    return queue->start({module, wide ? f64 : f32, blocks, kPortableThreads}, &a);
+    return queue->start_round({module, wide ? f64 : f32, blocks, kPortableThreads}, &a);
   };
   const std::int64_t row_blocks = p.batch * p.heads * a.row_blocks;
   ATTEND_TRY(start("attend_backward_rows_float", "attend_backward_rows_double", row_blocks));

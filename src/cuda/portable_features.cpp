@@ -38,8 +38,8 @@ Status launch_norm(const NormProblem& p, const NormCall& call, std::int64_t rows
   StreamQueue* const queue = stream_queue(into, status);
   if (queue == nullptr) return status;
   const PortableNorm a{p, call, rows};
-  return queue->start({kNormModule, ATTEND_NAMES("attend_norm").of(p.type), rows, kFeatureThreads},
-                      &a);
+  return queue->start_round(
+      {kNormModule, ATTEND_NAMES("attend_norm").of(p.type), rows, kFeatureThreads}, &a);
 }
 
 Status launch_norm_backward(const NormProblem& p, const NormBackwardCall& call, std::int64_t rows,
@@ -58,7 +58,7 @@ Status launch_norm_backward(const NormProblem& p, const NormBackwardCall& call, 
   a.sums = loans.take<double>(a.blocks * 2 * call.dim);
   if (loans.failed()) return loans.status();
   const auto start = [&](const NamesByType& names, std::int64_t blocks) {
-    return queue->start({kNormModule, names.of(p.type), blocks, kFeatureThreads}, &a);
+    return queue->start_round({kNormModule, names.of(p.type), blocks, kFeatureThreads}, &a);
   };
   ATTEND_TRY(start(ATTEND_NAMES("attend_norm_backward"), rows));
   ATTEND_TRY(start(ATTEND_NAMES("attend_norm_columns"), a.blocks * a.columns));
@@ -71,9 +71,9 @@ Status launch_activation(const ActivationProblem& p, const ActivationCall& call,
   StreamQueue* const queue = stream_queue(into, status);
   if (queue == nullptr) return status;
   const PortableActivation a{p.kind, call, rows * call.features};
-  return queue->start({kElementsModule, ATTEND_NAMES("attend_activation").of(p.type),
-                       blocks_of_elements(a.count), kElementThreads},
-                      &a);
+  return queue->start_round({kElementsModule, ATTEND_NAMES("attend_activation").of(p.type),
+                             blocks_of_elements(a.count), kElementThreads},
+                            &a);
 }
 
 Status launch_activation_backward(const ActivationProblem& p, const ActivationBackwardCall& call,
@@ -82,9 +82,9 @@ Status launch_activation_backward(const ActivationProblem& p, const ActivationBa
   StreamQueue* const queue = stream_queue(into, status);
   if (queue == nullptr) return status;
   const PortableActivationBackward a{p.kind, call, rows * call.features};
-  return queue->start({kElementsModule, ATTEND_NAMES("attend_activation_backward").of(p.type),
-                       blocks_of_elements(a.count), kElementThreads},
-                      &a);
+  return queue->start_round({kElementsModule, ATTEND_NAMES("attend_activation_backward").of(p.type),
+                             blocks_of_elements(a.count), kElementThreads},
+                            &a);
 }
 
 Status launch_rotary(const RotaryProblem& p, const RotaryCall& call, std::int64_t rows,
@@ -99,10 +99,11 @@ Status launch_rotary(const RotaryProblem& p, const RotaryCall& call, std::int64_
   ATTEND_TRY(put(frequency, call.frequency, static_cast<std::size_t>(call.pairs) * sizeof(double),
                  *queue));
   a.call.frequency = frequency;
-  return queue->start({kElementsModule, ATTEND_NAMES("attend_rotary").of(p.type),
-                       std::min(blocks_of(rows * call.pairs, kElementThreads), kMostElementBlocks),
-                       kElementThreads},
-                      &a);
+  return queue->start_round(
+      {kElementsModule, ATTEND_NAMES("attend_rotary").of(p.type),
+       std::min(blocks_of(rows * call.pairs, kElementThreads), kMostElementBlocks),
+       kElementThreads},
+      &a);
 }
 
 Status launch_convert(const ConvertProblem& p, const ConvertCall& call, std::int64_t rows,
@@ -111,9 +112,9 @@ Status launch_convert(const ConvertProblem& p, const ConvertCall& call, std::int
   StreamQueue* const queue = stream_queue(into, status);
   if (queue == nullptr) return status;
   const PortableConvert a{p.to, call, rows * call.features};
-  return queue->start({kElementsModule, ATTEND_NAMES("attend_convert").of(p.type),
-                       blocks_of_elements(a.count), kElementThreads},
-                      &a);
+  return queue->start_round({kElementsModule, ATTEND_NAMES("attend_convert").of(p.type),
+                             blocks_of_elements(a.count), kElementThreads},
+                            &a);
 }
 
 Status launch_add(const AddProblem& p, const AddCall& call, std::int64_t rows,
@@ -137,7 +138,7 @@ Status start_add(DType type, const AddCall& call, std::int64_t rows, StreamQueue
     a.rows = 1;
   }
   a.columns = blocks_of(a.call.features, kElementThreads * kElementsEach);
-  return queue.start(
+  return queue.start_round(
       {kElementsModule, ATTEND_NAMES("attend_add").of(type), a.rows * a.columns, kElementThreads},
       &a);
 }
@@ -161,7 +162,7 @@ Status start_end(const ProductProblem& p, const ProductCall& call, bool bias,
                       .c_row = call.c_row,
                       .c_column = call.c_column,
                       .columns = blocks_of(call.n, kElementThreads * kElementsEach)};
-  return queue.start(
+  return queue.start_round(
       {kElementsModule, ATTEND_NAMES("attend_end").of(p.type), a.m * a.columns, kElementThreads},
       &a);
 }

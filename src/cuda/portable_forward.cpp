@@ -61,12 +61,12 @@ Status start_rows(PortableForward a, Loans& loans, StreamQueue& queue) noexcept 
     if (loans.failed()) return loans.status();
     a.apart = true;
     a.items *= a.chunks;
-    ATTEND_TRY(queue.start({kForwardModule, name, a.items, kPortableThreads}, &a));
+    ATTEND_TRY(queue.start_round({kForwardModule, name, a.items, kPortableThreads}, &a));
     a.items /= a.chunks;
     a.apart = false;
     name = name_for(p.type, "attend_forward_join_f32", "attend_forward_join_f64");
   }
-  return queue.start({kForwardModule, name, a.items, kPortableThreads}, &a);
+  return queue.start_round({kForwardModule, name, a.items, kPortableThreads}, &a);
 }
 
 Status launch(const ForwardProblem& p, const ForwardCall& given, bool writes_out,
@@ -91,14 +91,15 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, bool writes_out
   if (p.weights || p.scores) {
     a.columns = 1;
     a.items = p.batch * p.heads * a.row_blocks;
-    ATTEND_TRY(queue->start({kPairsModule, name_for(p.type, "attend_pairs_f32", "attend_pairs_f64"),
-                             a.items, kPortableThreads},
-                            &a));
+    ATTEND_TRY(
+        queue->start_round({kPairsModule, name_for(p.type, "attend_pairs_f32", "attend_pairs_f64"),
+                            a.items, kPortableThreads},
+                           &a));
   }
   if (p.visited_blocks)
-    ATTEND_TRY(queue->start({kPairsModule, "attend_visited_blocks",
-                             std::min<std::int64_t>(blocks_of(rows, 256), 4096), 256},
-                            &a));
+    ATTEND_TRY(queue->start_round({kPairsModule, "attend_visited_blocks",
+                                   std::min<std::int64_t>(blocks_of(rows, 256), 4096), 256},
+                                  &a));
   return {};
 }
 

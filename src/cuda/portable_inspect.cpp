@@ -46,7 +46,7 @@ Status start_map(PortableInspect a, StreamQueue& queue) noexcept {
   a.region_rows = blocks_of(p.q_length, a.tall);
   a.region_columns = blocks_of(p.k_length, a.wide);
   a.items = p.batch * p.heads * a.region_rows * a.region_columns;
-  return queue.start(
+  return queue.start_round(
       {kKeysModule, of_type(p.type, "attend_inspect_map_f32", "attend_inspect_map_f64"), a.items,
        kPortableThreads},
       &a);
@@ -73,7 +73,7 @@ Status launch_inspect(const InspectProblem& p, const InspectCall& given, Queue& 
 
   const auto start = [&](std::string_view module, const char* name, std::int64_t items) {
     a.items = items;
-    return queue->start({module, name, items, kPortableThreads}, &a);
+    return queue->start_round({module, name, items, kPortableThreads}, &a);
   };
   ATTEND_TRY(start(kRowsModule,
                    of_type(p.type, "attend_inspect_rows_f32", "attend_inspect_rows_f64"),
@@ -97,9 +97,10 @@ Status launch_weights(const WeightsProblem& p, const WeightsCall& given, Queue& 
   a.row_blocks = blocks_of(p.window_queries, kPortableRows);
   a.items = a.row_blocks * blocks_of(p.window_keys, kWindowKeys);
   ATTEND_TRY(clamp_integers(p, a.call, Integers::i64, kFarthestPosition, loans, *queue));
-  return queue->start({kWeightsModule, of_type(p.type, "attend_window_f32", "attend_window_f64"),
-                       a.items, kPortableThreads},
-                      &a);
+  return queue->start_round(
+      {kWeightsModule, of_type(p.type, "attend_window_f32", "attend_window_f64"), a.items,
+       kPortableThreads},
+      &a);
 }
 
 }  // namespace

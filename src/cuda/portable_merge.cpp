@@ -18,7 +18,8 @@ Status launch(const MergeProblem& p, const MergeCall& given, Queue& into) noexce
   if (loans.failed()) return loans.status();
   ATTEND_TRY(put(parts, given.parts, static_cast<std::size_t>(p.parts) * sizeof(Part), *queue));
   a.call.parts = parts;
-  return queue->start({"portable_merge", "attend_merge", p.batch * p.heads * p.q_length, 128}, &a);
+  return queue->start_round({"portable_merge", "attend_merge", p.batch * p.heads * p.q_length, 128},
+                            &a);
 }
 
 }  // namespace

@@ -25,12 +25,14 @@ Status start_sums(PortableProduct a, StreamQueue& queue) noexcept {
   a.across = blocks_of(a.call.n, kSumThreads);
   a.sums = loans.take<double>(a.blocks * a.call.n);
   if (loans.failed()) return loans.status();
-  ATTEND_TRY(queue.start({kProductModule, ATTEND_PRODUCT_NAME("attend_sum_blocks", a.problem.type),
-                          a.blocks * a.across, kSumThreads},
-                         &a));
-  return queue.start({kProductModule, ATTEND_PRODUCT_NAME("attend_sum_totals", a.problem.type),
-                      a.across, kSumThreads},
-                     &a);
+  ATTEND_TRY(
+      queue.start_round({kProductModule, ATTEND_PRODUCT_NAME("attend_sum_blocks", a.problem.type),
+                         a.blocks * a.across, kSumThreads},
+                        &a));
+  return queue.start_round(
+      {kProductModule, ATTEND_PRODUCT_NAME("attend_sum_totals", a.problem.type), a.across,
+       kSumThreads},
+      &a);
 }
 
 Status launch_product(const ProductProblem& p, const ProductCall& call, Queue& into) noexcept {
@@ -51,7 +53,7 @@ Status start_portable_product(const ProductProblem& p, const ProductCall& call,
   a.tiles = blocks_of(call.m, kProductTile) * a.across;
   const char* const name = p.eight_bit_weights ? ATTEND_PRODUCT_NAME("attend_product_bytes", p.type)
                                                : ATTEND_PRODUCT_NAME("attend_product", p.type);
-  return queue.start({kProductModule, name, a.tiles, kProductThreads}, &a);
+  return queue.start_round({kProductModule, name, a.tiles, kProductThreads}, &a);
 }
 
 }  // namespace cuda

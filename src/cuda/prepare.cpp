@@ -34,7 +34,8 @@ void* Loans::take_bytes(std::int64_t count, std::size_t size) noexcept {
       return memory;
     }
   }
-  status_ = why.kind == Status::Kind::out_of_memory ? kNoneLeft : why;
+  const bool driver_said = why.kind == Status::Kind::out_of_memory && !queue_.has_callers_memory();
+  status_ = driver_said ? kNoneLeft : why;
   return nullptr;
 }
 

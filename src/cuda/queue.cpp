@@ -35,7 +35,15 @@ std::string why_unavailable(int device) { return Gpu::why_not(device); }
 int device_count() noexcept { return driver().devices; }
 
 std::shared_ptr<Queue> make_queue(int device, void* stream) {
-  return std::make_shared<StreamQueue>(gpu_for("make_queue", device), static_cast<Stream>(stream));
+  return std::make_shared<StreamQueue>(gpu_for("make_queue", device), static_cast<Stream>(stream),
+                                       QueueMemory{});
+}
+
+std::shared_ptr<Queue> make_queue(int device, void* stream, QueueMemory memory) {
+  if (!memory.take || !memory.give)
+    throw InvalidArgument("make_queue: the functions take and give of its memory must be given");
+  return std::make_shared<StreamQueue>(gpu_for("make_queue", device), static_cast<Stream>(stream),
+                                       std::move(memory));
 }
 
 void wait(Queue& queue) {

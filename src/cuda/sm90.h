@@ -84,6 +84,14 @@ struct Sm90Positions {
 Sm90Positions sm90_positions(const Problem& problem, const Call& call) noexcept;
 inline constexpr std::int64_t kFarthestOffset = std::int64_t{1} << 28;
 
+// Rows of packed tensors are counted by ints, with some to spare behind the last tile: longer ones
+// are for the portable kernels. (The table does not know how long they are.)
+inline constexpr std::int64_t kMostPackedRows = (std::int64_t{1} << 31) - (std::int64_t{1} << 10);
+inline bool has_too_many_rows(const Problem& p, const Call& call) noexcept {
+  return (p.packed_queries && call.packed_queries >= kMostPackedRows) ||
+         (p.keys == KeyAddressing::packed && call.packed_keys >= kMostPackedRows);
+}
+
 inline const int* integers(const Strided& t, bool given) noexcept {
   return given ? reinterpret_cast<const int*>(t.data) : nullptr;
 }

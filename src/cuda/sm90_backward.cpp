@@ -74,8 +74,44 @@ void fill_in(const BackwardProblem& p, const BackwardCall& call, std::int64_t pa
   a.scale = static_cast<float>(p.scale);
 }
 
+// Rows of the workspace of a head.
+std::int64_t padded_rows(const BackwardProblem& p, const BackwardCall& call) noexcept {
+  if (!p.packed_queries) return blocks_of(p.q_length, kPadding) * kPadding;
+  return blocks_of(call.packed_queries, 4) * 4 + 4 * (p.batch + 1) + kPadding;
+}
+
+// The three kernels. A block of threads has its place in the grid and no other; packed sequences go
+// in so many at a time that each grid is small enough, and use the workspace again.
+Status start(const BackwardProblem& p, int size, const BackwardParameters& of_all,
+             StreamQueue& queue) noexcept {
+  BackwardParameters a = of_all;
+  const char* const module = sm90_module(Sm90Kernel::backward, p.type, size);
+  const std::int64_t rows = p.packed_queries ? p.q_length : a.padded;
+  const std::int64_t row_threads = p.heads * rows * (size / 8);
+  const std::int64_t query_blocks = p.heads * blocks_of(p.q_length, kBackwardQueryBlock);
+  const std::int64_t key_blocks = p.kv_heads * blocks_of(p.k_length, backward_key_block(size));
+  const std::int64_t most = std::max({blocks_of(row_threads, 256), query_blocks, key_blocks});
+  const std::int64_t at_once =
+      p.packed_queries ? std::clamp<std::int64_t>(kMostBlocks / most, 1, p.batch) : p.batch;
+  for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
+    const std::int64_t count = std::min(at_once, p.batch - begin);
+    a.batch = static_cast<int>(count);
+    ATTEND_TRY(queue.start(
+        {module, "attend_backward_rows", blocks_of(count * row_threads, 256), 256}, &a));
+    ATTEND_TRY(queue.start(
+        {module, "attend_backward_queries", count * query_blocks, 384, kBackwardSharedBytes}, &a));
+    ATTEND_TRY(queue.start(
+        {module, "attend_backward_keys", count * key_blocks, 384, kBackwardSharedBytes}, &a));
+    for (const int** list : {&a.q_starts, &a.k_starts, &a.key_lengths})
+      if (*list != nullptr) *list += count;
+  }
+  return {};
+}
+
 Status launch(const BackwardProblem& p, const BackwardCall& given, Queue& into) noexcept {
-  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0)
+  const std::int64_t padded = padded_rows(p, given);
+  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0 || has_too_many_rows(p, given) ||
+      padded >= kMostPackedRows)
     return launch_portable_backward(p, given, into);
   Status status;
   StreamQueue* const queue = stream_queue(into, status);
@@ -90,32 +126,15 @@ Status launch(const BackwardProblem& p, const BackwardCall& given, Queue& into) 
   BackwardTensors all;
   ATTEND_TRY(all.prepare(p, call, tensors));
   ATTEND_TRY(all.map(size, a));
-  const bool packed = p.packed_queries;
-  const std::int64_t padded =
-      packed ? blocks_of(call.packed_queries, 4) * 4 + 4 * (p.batch + 1) + kPadding
-             : blocks_of(p.q_length, kPadding) * kPadding;
-  if (padded > kNoLimit) return {Status::Kind::failed, "more than 2^29 queries"};
   fill_in(p, call, padded, a);
-  const std::int64_t numbers = (packed ? 1 : p.batch) * p.heads * padded;
+  const std::int64_t numbers = (p.packed_queries ? 1 : p.batch) * p.heads * padded;
   float* const workspace = loans.take<float>(4 * numbers);
   if (loans.failed()) return loans.status();
   a.lse_log2 = workspace;
   a.delta = workspace + numbers;
   a.reference = workspace + 2 * numbers;
   a.rest = workspace + 3 * numbers;
-  const char* const module = sm90_module(Sm90Kernel::backward, p.type, size);
-  const std::int64_t rows = packed ? p.q_length : padded;
-  ATTEND_TRY(queue->start(
-      {module, "attend_backward_rows", blocks_of(p.batch * p.heads * rows * (size / 8), 256), 256},
-      &a));
-  ATTEND_TRY(queue->start(
-      {module, "attend_backward_queries",
-       p.batch * p.heads * blocks_of(p.q_length, kBackwardQueryBlock), 384, kBackwardSharedBytes},
-      &a));
-  ATTEND_TRY(queue->start({module, "attend_backward_keys",
-                           p.batch * p.kv_heads * blocks_of(p.k_length, backward_key_block(size)),
-                           384, kBackwardSharedBytes},
-                          &a));
+  ATTEND_TRY(start(p, size, a, *queue));
   ATTEND_TRY(tensors.finish(all.dq));
   ATTEND_TRY(tensors.finish(all.dk));
   return tensors.finish(all.dv);

@@ -57,7 +57,7 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
 Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) noexcept {
   if (p.k_length == 0 ||
       p.batch * p.heads * p.q_length == 0 ||  // zeros: no tensor for a copy engine
-      (p.keys == KeyAddressing::paged && p.pages == 0))
+      (p.keys == KeyAddressing::paged && p.pages == 0) || has_too_many_rows(p, given))
     return launch_portable_forward(p, given, into);
   Status status;
   StreamQueue* const queue = stream_queue(into, status);

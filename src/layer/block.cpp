@@ -257,7 +257,7 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
                                const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, false);
-    check_queue(kLayer, device(), where);
+    check_on_host(kLayer, "a KvCache", device());
     Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     forward_into(x, cache, y, self, lengths, where);
     return y;
@@ -269,7 +269,7 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const K
                                const ConstTensorView& lengths, const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, true);
-    check_queue(kLayer, device(), where);
+    check_on_host(kLayer, "a KvCache", device());
     Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), device(), where);
     forward_into(x, cache, memory, y, self, cross, lengths, where);
     return y;

@@ -19,7 +19,8 @@ std::size_t bytes_of(const ConstTensorView& x) {
 }
 
 // Of x as a matrix, if it can be seen as one: one stride leads from row to row if each dimension's
-// is the product of the ones within it; those of size 1 do not count.
+// is the product of the ones within it; those of size 1 do not count. side_by_side: and no column
+// is one, either.
 std::optional<Shape> matrix_strides(const ConstTensorView& x, bool side_by_side) {
   const int last = x.rank() - 1;
   if (x.count() == 0) return Shape{x.size(last), 1};
@@ -32,7 +33,7 @@ std::optional<Shape> matrix_strides(const ConstTensorView& x, bool side_by_side)
       return std::nullopt;
   }
   if (x.size(last) == 1) return Shape{stride, 1};
-  if (side_by_side && x.strides()[last] != 1) return std::nullopt;
+  if (side_by_side && (x.strides()[last] != 1 || stride == 1)) return std::nullopt;
   return Shape{stride, x.strides()[last]};
 }
 

@@ -123,6 +123,8 @@ std::vector<ErrorCase> launch_errors() {
          cuda::wait(queue);
        },
        "wait: the queue is not one that make_queue() made"},
+      {"memory_of_a_queue_without_functions", [] { cuda::make_queue(0, nullptr, {}); },
+       "make_queue: the functions take and give of its memory must be given"},
   };
 }
 

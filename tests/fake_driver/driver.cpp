@@ -1,10 +1,15 @@
 // A driver of NVIDIA's name without a GPU: memory is the host's, and kernels do nothing. The
 // environment's FAKE_DRIVER says what it fails at, once: whoever asks again finds it well. Built
-// with ATTEND_OLD_DRIVER it lacks what came with CUDA 12.
+// with ATTEND_OLD_DRIVER it lacks what came with CUDA 12. A test that is linked with it hears of
+// launches and memory (launches.h).
+#include "fake_driver/launches.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <string>
 
 namespace {
 
@@ -24,6 +29,8 @@ int once(const char* word, int error) {
 
 int shared_allowed = 48 << 10;  // of any kernel, unless an attribute has said more
 
+attend::test::FakeListener* listener = nullptr;
+
 void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }
 int allocated(std::uint64_t* memory, std::size_t bytes) {
   *memory = reinterpret_cast<std::uint64_t>(std::malloc(bytes));
@@ -33,6 +40,8 @@ int allocated(std::uint64_t* memory, std::size_t bytes) {
 }  // namespace
 
 extern "C" {
+
+void listen_to_fake_driver(attend::test::FakeListener* to) { listener = to; }
 
 int cuInit(unsigned) { return says("no_gpu") ? kNoDevice : 0; }
 int cuDriverGetVersion(int* version) {
@@ -58,12 +67,13 @@ int cuDevicePrimaryCtxRetain(void** context, int) {
 }
 int cuCtxPushCurrent_v2(void*) { return 0; }
 int cuCtxPopCurrent_v2(void**) { return 0; }
-int cuModuleLoadData(void** module, const void*) {
-  *module = &shared_allowed;
+int cuModuleLoadData(void** module, const void* image) {
+  *module = const_cast<void*>(image);
   return once("no_module", kOutOfMemory);
 }
-int cuModuleGetFunction(void** function, void* module, const char*) {
-  *function = module;
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  static std::set<std::string> names;
+  *function = const_cast<char*>(names.insert(name).first->c_str());
   return 0;
 }
 int cuFuncSetAttribute(void*, int, int value) {
@@ -71,9 +81,11 @@ int cuFuncSetAttribute(void*, int, int value) {
   if (value > shared_allowed) shared_allowed = value;
   return 0;
 }
-int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   unsigned shared, void*, void**, void**) {
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
+                   unsigned, unsigned shared, void*, void** arguments, void**) {
   if (const int failed = once("no_launch", kOutOfMemory); failed != 0) return failed;
+  if (listener != nullptr)
+    listener->launched(static_cast<const char*>(function), blocks, arguments[0]);
   return static_cast<int>(shared) > shared_allowed ? kInvalidValue : 0;
 }
 int cuStreamSynchronize(void*) { return 0; }
@@ -84,6 +96,7 @@ int cuMemFree_v2(std::uint64_t memory) {
 }
 int cuMemAllocAsync(std::uint64_t* memory, std::size_t bytes, void*) {
   if (const int failed = once("no_memory", kOutOfMemory); failed != 0) return failed;
+  if (listener != nullptr) listener->allocated(bytes);
   return allocated(memory, bytes);
 }
 int cuMemFreeAsync(std::uint64_t memory, void*) {
