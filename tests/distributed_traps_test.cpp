@@ -73,6 +73,28 @@ TEST(traps, large_scores_do_not_overflow) {
   const Divided divided(problem);
   EXPECT_TRUE(all_finite(divided.result.out));
   EXPECT_TRUE(all_finite(divided.result.dk));
+  // Of one query partial states are joined, and no score of a chunk is within exp() of the next
+  // chunk's: maxima of 0, 300, 600 and so on, at either end.
+  problem.q_length = 1;
+  for (const double step : {300.0, -300.0}) {
+    cases::Instance whole = cases::make(problem);
+    Tensor bias(Shape{1, 1, 1, 1100});
+    for (std::int64_t j = 0; j < 1100; ++j)
+      static_cast<float*>(bias.view().data())[j] =
+          static_cast<float>(step * static_cast<double>(j / 256));
+    whole.options.bias = bias;
+    whole.gradients.dbias = {};
+    Context context({.threads = 1});
+    attention(whole.q, whole.k, whole.v, whole.out, whole.options, {.lse = whole.lse}, context);
+    attention_backward(whole.backward_inputs(), whole.options, whole.gradients, context);
+    const Division division{.ranks = 4};
+    const RanksResult result = run_ranks(whole, division, context);
+    EXPECT_EQ(differs(whole, result, division), "");
+    EXPECT_TRUE(all_finite(result.out));
+    EXPECT_TRUE(all_finite(result.lse));
+    EXPECT_TRUE(all_finite(result.dk));
+    EXPECT_GT(std::abs(value_at(result.lse, {0, 0, 0})), step > 0 ? 1000 : 0);
+  }
 }
 
 // flashinfer#4051, flash-attention#978, flashinfer#4452, Megatron-LM#1764: parts in which nothing
