@@ -246,6 +246,13 @@ ATTEND_API void attention_backward(Group& group, const Layouts& layouts,
                                    const DistributedOptions& distributed = {},
                                    Context& context = default_context());
 
+// Takes part in the call that the others make next with an error instead of arguments, for whoever
+// cannot even name them: every rank throws InvalidArgument, "rank 1: " and what is wrong, and the
+// Group can be used again. Without it the others would wait until their time limit.
+[[noreturn]] ATTEND_API void refuse_call(Group& group, const std::string& what_is_wrong,
+                                         const DistributedOptions& distributed = {},
+                                         Context& context = default_context());
+
 // ---- Plan
 // ----------------------------------------------------------------------------------------
 
