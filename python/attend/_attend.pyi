@@ -1213,6 +1213,7 @@ class Group:
     A class derived from it has two methods, which start a transfer and return an object with poll():
     True once it is done; and, if it knows, missing(): the ranks from which something is still to come,
     and moves(): whether large messages are on their way, so that there is no pause between two polls.
+    What these two raise does not matter, unless it is no Exception, as KeyboardInterrupt.
     Every rank starts the same transfers in the same order, the next perhaps before the last is done.
 
     exchange(send, receive)   lists of `size` memoryviews of bytes: send[r] goes to rank r, which fills

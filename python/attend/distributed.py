@@ -289,6 +289,8 @@ class _MpiTransfer:
     def __init__(self, group: MpiGroup, requests: list[Any], pieces: list[tuple[int, int]], received: int, begins: int) -> None:
         self._group, self._requests, self._pieces, self._received = group, requests, pieces, received
         self._begins, self._done = begins, 0
+        self._begun: set[int] = set()   # ranks, as far as moves() has looked,
+        self._moving = -1               # and the piece that it found
         self._status = group._mpi.Status()
 
     def poll(self) -> bool:
@@ -307,7 +309,19 @@ class _MpiTransfer:
         return True
 
     def moves(self) -> bool:
-        return 0 < self._begins <= self._done
+        """Whether a rank that has begun has something large left."""
+        at = self._moving
+        if self._done <= at < len(self._requests) and not self._requests[at].Get_status():
+            return True
+        for n in range(self._begins):
+            if self._requests[n].Get_status():
+                self._begun.add(self._pieces[n][0])
+        for n in range(max(self._begins, self._done), len(self._requests)):
+            rank, size = self._pieces[n]
+            if rank in self._begun and size > 0 and not self._requests[n].Get_status():
+                self._moving = n
+                return True
+        return False
 
     def missing(self) -> list[int]:
         waiting = zip(self._pieces[self._done:], self._requests[self._done:])

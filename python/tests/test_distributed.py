@@ -263,6 +263,24 @@ def test_an_mpi_group_that_is_not_made_keeps_what_mpi_may_write(raised, seen):
     assert kept == ["the communicator", request, "where MPI writes"]
 
 
+def test_a_transfer_of_mpi_moves_while_a_rank_that_has_begun_has_something_left():
+    class Request:
+        done = False
+
+        def Get_status(self):
+            return self.done
+
+    requests = [Request() for _ in range(8)]
+    begin_1, begin_2, receive_1, receive_2, receive_3, sent_begin_1, sent_begin_2, send_1 = requests
+    pieces = [(1, 0), (2, 0), (1, 1000000), (2, 1000000), (3, 8), (1, 0), (2, 0), (1, 1000000)]
+    group = types.SimpleNamespace(_mpi=types.SimpleNamespace(Status=lambda: None), _abort_at_exit=lambda: None)
+    transfer = distributed._MpiTransfer(group, requests, pieces, 5, 2)
+    for done, moves in ((sent_begin_2, False), (begin_1, True), (receive_1, True), (send_1, False), (begin_2, True), (receive_2, False)):
+        done.done = True
+        assert transfer.moves() == transfer.moves() == moves   # ranks 2 and 3 are late
+    assert transfer.missing() == [1, 3]
+
+
 def test_what_is_no_group_is_refused():
     with pytest.raises(TypeError, match="group takes a communicator of mpi4py, or an attend.distributed.Group, found int"):
         distributed.attention(Q, K, V, group=5)
