@@ -358,6 +358,12 @@ TEST(faults, a_rank_that_refuses_a_call_is_heard_by_all_and_the_group_goes_on) {
            Mine(layouts(), mine.rank()).call(which, mine, layouts(), {}, {}, context);
          }))
       EXPECT_EQ(what(error), "InvalidArgument: rank 1: its file is not there");
+    std::string words, cut;  // of two bytes each: none is cut in its middle
+    for (int n = 0; n < 700; ++n) words += "\u00e4", cut += n < 299 ? "\u00e4" : "";
+    for (const auto& error : group.run([&](Group& mine) {
+           refuse_call(mine, words, {.timeout = std::chrono::minutes(2)}, context);
+         }))
+      EXPECT_EQ(what(error), "InvalidArgument: rank 0: " + cut);
     for (const auto& error : group.run([&](Group& mine) {
            Mine(layouts(), mine.rank()).call(which, mine, layouts(), {}, {}, context);
          }))

@@ -384,9 +384,10 @@ TEST(bytes, are_at_most_1_02_of_the_least) {
       const DistributedOptions gather{.scheme = Scheme::gather};
       const Sent sent = sent_by(sizes, options, layouts, gather);
       within(sent.forward, least.keys * kKeyHeads * 2 * row);
-      if (window == kUnlimited)  // as docs/distributed.md has it
+      if (window == kUnlimited) {  // as docs/distributed.md has it
         EXPECT_EQ(sent.forward,
                   2 * kKeyHeads * kD * kBytes * (kRanks - 1) * (kLength - 128 * kRanks));
+      }
       within(sent.backward,
              least.keys * kKeyHeads * 2 * row + least.queries * kHeads * (2 * row + 2 * 8));
       const DistributedPlan cost = plan(layouts, sizes, options, gather);

@@ -25,6 +25,14 @@ struct Rows {
   char wrong[600] = {};      // what is, if the others are not known
 };
 
+// Into a message of fixed size, whole characters alone.
+template <std::size_t kSize>
+void write_words(const std::string& words, char (&to)[kSize]) {
+  std::size_t end = std::min(words.size(), kSize - 1);
+  while (end < words.size() && end > 0 && (words[end] & 0xC0) == 0x80) --end;
+  words.copy(to, end);
+}
+
 // Of an exception, without Python's traceback.
 std::string words_of(const std::exception_ptr& thrown) {
   try {
@@ -151,7 +159,7 @@ class RanksCall {
     } catch (...) {
       wrong_ = std::current_exception();
       own = {};
-      words_of(wrong_).copy(own.wrong, sizeof own.wrong - 1);
+      write_words(words_of(wrong_), own.wrong);
     }
     {
       const Unlocked unlocked;

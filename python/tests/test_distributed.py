@@ -177,6 +177,17 @@ def test_a_mistake_of_one_rank_is_an_error_of_all(name, layouts):
     assert str(other).endswith(str(own))
 
 
+@pytest.mark.parametrize("name", ["ä" * 700, "x" + "ä" * 700])
+def test_a_long_mistake_is_cut_between_characters(name):
+    def rank(own):
+        with pytest.raises((TypeError, ValueError)) as error:
+            distributed.attention(Q, K, V, group=own, **{name: 1} if own.rank == 1 else {})
+        return str(error.value)
+
+    other, own = ThreadGroup(2).run(rank)
+    assert other.startswith("rank 1: ") and other.endswith("ä") and own.startswith(other[8:])
+
+
 def test_a_mistake_of_all_ranks_is_each_ranks_own():
     def rank(own):
         with pytest.raises(TypeError) as error:

@@ -3,6 +3,7 @@
 
 #include "core/text.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -207,7 +208,9 @@ void agree(const char* function, Wire& wire, std::int64_t call,
     mine.count = static_cast<std::uint32_t>(record.fields().size());
     if (mine.count > Sent::kMostFields) throw Error("record: too many fields");
     for (std::size_t n = 0; n < record.fields().size(); ++n) mine.bits[n] = record.fields()[n].bits;
-    message.copy(mine.text, Sent::kMostText - 1);
+    std::size_t end = std::min(message.size(), Sent::kMostText - 1);  // whole characters alone
+    while (end < message.size() && end > 0 && (message[end] & 0xC0) == 0x80) --end;
+    message.copy(mine.text, end);
     std::vector<MemoryBlocks> send(ranks, {std::as_writable_bytes(std::span(&mine, 1))}),
         receive(ranks);
     for (std::size_t r = 0; r < ranks; ++r)
