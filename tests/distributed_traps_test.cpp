@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <numeric>
@@ -604,6 +605,45 @@ TEST(plan, memory_is_what_is_allocated) {
         EXPECT_LE(static_cast<double>(held[r].most) - workspaces[backward], 1.01 * planned + 4096);
       }
     }
+}
+
+// What shares of dk and dv are joined in is the Context's, and there before the first transfer,
+// which is the record: where it is not to be had, all ranks hear of it.
+TEST(plan, what_fast_joins_in_is_taken_before_anything_is_sent) {
+  constexpr int kRanks = 3;
+  const WholeSizes sizes{
+      .queries = 1000, .keys = 1000, .heads = 2, .key_heads = 1, .d = 40, .dv = 40};
+  const Layouts layouts = balanced_layouts(sizes, {.causal = true}, kRanks);
+  const auto is_it = [&](int rank, std::int64_t bytes) {
+    const std::int64_t wanted = layouts.keys.owned(rank) * sizes.d * 8;
+    return bytes >= wanted && bytes < wanted + 256;
+  };
+  struct Rank {
+    int taken = 0, taken_before = -1;
+  };
+  std::array<Rank, kRanks> ranks;
+  const auto of = [&](int rank) -> Rank& { return ranks[static_cast<std::size_t>(rank)]; };
+  const ThreadGroup group(kRanks, [&](int rank, std::int64_t transfer) {
+    if (transfer == 0) of(rank).taken_before = of(rank).taken;
+  });
+  const auto thrown = group.run([&](Group& mine) {
+    Held held;
+    Allocator allocator = held.allocator();
+    const auto take = allocator.allocate;
+    allocator.allocate = [&, take](std::size_t bytes, std::size_t alignment) {
+      of(mine.rank()).taken += is_it(mine.rank(), static_cast<std::int64_t>(bytes));
+      return take(bytes, alignment);
+    };
+    Context context({.threads = 1, .allocator = allocator});
+    RankTensors(sizes, layouts, mine.rank())
+        .call(true, mine, layouts, {.causal = true}, {.scheme = Scheme::gather, .bits = Bits::fast},
+              context);
+  });
+  for (const auto& error : thrown) EXPECT_FALSE(error);
+  for (const Rank& rank : ranks) {
+    EXPECT_EQ(rank.taken, 1);
+    EXPECT_EQ(rank.taken_before, 1);
+  }
 }
 
 TEST(plan, says_what_it_costs) {
