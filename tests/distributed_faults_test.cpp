@@ -255,7 +255,8 @@ struct Other {
 
 TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on) {
   static const Tensor mask(Shape{kLength}, DType::boolean);
-  static const Tensor slopes({1.F, 2.F, 3.F, 4.F}, {4});
+  static const Tensor slopes({1.F, 2.F, 3.F, 4.F}, {4}), sinks({1.F, 2.F, -2.5F, 4.F}, {4});
+  static const Tensor lengths({kLength}, {1}), shorter({std::int64_t{600}}, {1});
   const Other others[] = {
       {"attention: rank 1 was given causal 0, rank 0 1; all ranks must describe one problem",
        [](auto& options, auto&, auto&, auto&) { options.causal = false; }},
@@ -269,10 +270,17 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
       {"attention: rank 1 was given window.left 5, rank 0 unlimited; all ranks must describe one "
        "problem",
        [](auto& options, auto&, auto&, auto&) { options.window.left = 5; }},
-      {"attention: rank 1 was given another mask than rank 0; all ranks must describe one problem",
+      {"attention: rank 1 was given mask bool [700], rank 0 none; all ranks must describe one "
+       "problem",
        [](auto& options, auto&, auto&, auto&) { options.mask = mask; }},
-      {"attention: rank 1 was given another alibi than rank 0; all ranks must describe one problem",
+      {"attention: rank 1 was given alibi f32 [4], rank 0 none; all ranks must describe one "
+       "problem",
        [](auto& options, auto&, auto&, auto&) { options.alibi = slopes; }},
+      {"attention: rank 1 was given sinks[2] 3, rank 0 -2.5; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.sinks = slopes; }},
+      {"attention: rank 1 was given key_lengths[0] 600, rank 0 700; all ranks must describe one "
+       "problem",
+       [](auto& options, auto&, auto&, auto&) { options.key_lengths = shorter; }},
       {"attention: rank 1 was given dropout.seed 7, rank 0 0; all ranks must describe one problem",
        [](auto& options, auto&, auto&, auto&) { options.dropout.seed = 7; }},
       {"attention: rank 1 was given scheme 1, rank 0 2; all ranks must describe one problem",
@@ -287,20 +295,28 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
        }},
       {"attention: rank 1 was given the type of q f64, rank 0 f32; all ranks must describe one "
        "problem",
-       [](auto&, auto&, Mine& mine, auto&) {
+       [](auto& options, auto&, Mine& mine, auto&) {
+         options.sinks = {};
          for (Tensor* t : {&mine.q, &mine.k, &mine.v, &mine.out, &mine.lse})
            *t = Tensor(t->shape(), DType::f64);
        }},
       {"attention: rank 1 was given batch 2, rank 0 1; all ranks must describe one problem",
-       [](auto&, auto&, Mine& mine, auto&) {
+       [](auto& options, auto&, Mine& mine, auto&) {
+         options.key_lengths = {};
          mine.q = mine.out = Tensor(Shape{2, 4, 256, 8});
          mine.k = mine.v = Tensor(Shape{2, 2, 256, 8});
          mine.lse = Tensor(Shape{2, 4, 256});
        }},
-      {"attention: rank 1 was given another layouts.queries than rank 0; all ranks must describe "
+      {"attention: rank 1 was given layouts.queries.owners[0] 2, rank 0 0; all ranks must describe "
        "one problem",
        [](auto&, Layouts& other, auto&, auto&) {
          other.queries = Layout({kLength}, {{2, 1, 0}}, kRanks);
+       }},
+      {"attention: rank 1 was given layouts.queries.granule 128, rank 0 256; all ranks must "
+       "describe "
+       "one problem",
+       [](auto&, Layouts& other, auto&, auto&) {
+         other.queries = Layout({kLength}, {{0, 0, 1, 1, 2, 2}}, kRanks, 128);
        }},
       {"rank 1: attention: layouts.queries is for 4 ranks, the group has 3",
        [](auto&, Layouts& other, auto&, auto&) {
@@ -313,7 +329,7 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
   const ThreadGroup group(kRanks);
   for (const Other& other : others) {
     const auto thrown = group.run([&](Group& mine) {
-      AttentionOptions options{.causal = true};
+      AttentionOptions options{.causal = true, .sinks = sinks, .key_lengths = lengths};
       Layouts of_rank = layouts();
       Mine tensors(layouts(), mine.rank());
       DistributedOptions distributed{.scheme = Scheme::gather, .timeout = std::chrono::minutes(2)};
@@ -328,6 +344,31 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
          Mine(layouts(), mine.rank()).call(Call::forward, mine, layouts(), {}, {}, context);
        }))
     EXPECT_EQ(what(error), "nothing");
+}
+
+// A rank that cannot even name its arguments, instead of a call, of either function.
+TEST(faults, a_rank_that_refuses_a_call_is_heard_by_all_and_the_group_goes_on) {
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  for (const Call which : {Call::forward, Call::backward}) {
+    for (const auto& error : group.run([&](Group& mine) {
+           if (mine.rank() == kBad)
+             refuse_call(mine, "its file is not there", {.timeout = std::chrono::minutes(2)},
+                         context);
+           Mine(layouts(), mine.rank()).call(which, mine, layouts(), {}, {}, context);
+         }))
+      EXPECT_EQ(what(error), "InvalidArgument: rank 1: its file is not there");
+    std::string words, cut;  // of two bytes each: none is cut in its middle
+    for (int n = 0; n < 700; ++n) words += "\u00e4", cut += n < 299 ? "\u00e4" : "";
+    for (const auto& error : group.run([&](Group& mine) {
+           refuse_call(mine, words, {.timeout = std::chrono::minutes(2)}, context);
+         }))
+      EXPECT_EQ(what(error), "InvalidArgument: rank 0: " + cut);
+    for (const auto& error : group.run([&](Group& mine) {
+           Mine(layouts(), mine.rank()).call(which, mine, layouts(), {}, {}, context);
+         }))
+      EXPECT_EQ(what(error), "nothing");
+  }
 }
 
 // Others have other bits. In Bits::fast too: it promises those of out, lse and dq.
@@ -372,6 +413,27 @@ TEST(faults, a_kernel_that_declines_is_told_before_anything_is_sent) {
     EXPECT_EQ(
         what(error).find("rank 1: plan: textbook.forward was forced and declines forward f32"), 0U)
         << what(error);
+  // It takes the whole, but not the runs of queries that a rank has of it; the layout of the keys
+  // is the same. Before the first of them is called, and the group goes on.
+  Context textbook(
+      {.threads = 1, .kernels = "forward:textbook.forward,backward:textbook.backward"});
+  const Layouts one_run{Layout::contiguous({kLength}, kRanks), layouts().keys};
+  const Layouts runs{Layout({kLength}, {{0, 1, 0}}, kRanks), layouts().keys};
+  for (const Call which : {Call::forward, Call::backward}) {
+    const DistributedOptions how{.scheme = Scheme::gather,
+                                 .bits = which == Call::forward ? Bits::one_process : Bits::fast,
+                                 .timeout = std::chrono::minutes(2)};
+    const auto said_of = [&](const Layouts& cut) {
+      const auto thrown = group.run(
+          [&](Group& mine) { Mine(cut, mine.rank()).call(which, mine, cut, {}, how, textbook); });
+      for (const auto& error : thrown) EXPECT_EQ(what(error), what(thrown[0]));
+      return what(thrown[0]);
+    };
+    const std::string said = said_of(runs), end = ": it takes no runs of queries";
+    EXPECT_EQ(said.find("rank 0: plan: textbook."), 0U) << said;
+    EXPECT_TRUE(said.ends_with(end)) << said;
+    EXPECT_EQ(said_of(one_run), "nothing");
+  }
 }
 
 // The rank's Context has no memory: what is told to the others is not made of it.

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <numeric>
@@ -73,6 +74,28 @@ TEST(traps, large_scores_do_not_overflow) {
   const Divided divided(problem);
   EXPECT_TRUE(all_finite(divided.result.out));
   EXPECT_TRUE(all_finite(divided.result.dk));
+  // Of one query partial states are joined, and no score of a chunk is within exp() of the next
+  // chunk's: maxima of 0, 300, 600 and so on, at either end.
+  problem.q_length = 1;
+  for (const double step : {300.0, -300.0}) {
+    cases::Instance whole = cases::make(problem);
+    Tensor bias(Shape{1, 1, 1, 1100});
+    for (std::int64_t j = 0; j < 1100; ++j)
+      static_cast<float*>(bias.view().data())[j] =
+          static_cast<float>(step * static_cast<double>(j / 256));
+    whole.options.bias = bias;
+    whole.gradients.dbias = {};
+    Context context({.threads = 1});
+    attention(whole.q, whole.k, whole.v, whole.out, whole.options, {.lse = whole.lse}, context);
+    attention_backward(whole.backward_inputs(), whole.options, whole.gradients, context);
+    const Division division{.ranks = 4};
+    const RanksResult result = run_ranks(whole, division, context);
+    EXPECT_EQ(differs(whole, result, division), "");
+    EXPECT_TRUE(all_finite(result.out));
+    EXPECT_TRUE(all_finite(result.lse));
+    EXPECT_TRUE(all_finite(result.dk));
+    EXPECT_GT(std::abs(value_at(result.lse, {0, 0, 0})), step > 0 ? 1000 : 0);
+  }
 }
 
 // flashinfer#4051, flash-attention#978, flashinfer#4452, Megatron-LM#1764: parts in which nothing
@@ -362,6 +385,10 @@ TEST(bytes, are_at_most_1_02_of_the_least) {
       const DistributedOptions gather{.scheme = Scheme::gather};
       const Sent sent = sent_by(sizes, options, layouts, gather);
       within(sent.forward, least.keys * kKeyHeads * 2 * row);
+      if (window == kUnlimited) {  // as docs/distributed.md has it
+        EXPECT_EQ(sent.forward,
+                  2 * kKeyHeads * kD * kBytes * (kRanks - 1) * (kLength - 128 * kRanks));
+      }
       within(sent.backward,
              least.keys * kKeyHeads * 2 * row + least.queries * kHeads * (2 * row + 2 * 8));
       const DistributedPlan cost = plan(layouts, sizes, options, gather);
@@ -578,6 +605,45 @@ TEST(plan, memory_is_what_is_allocated) {
         EXPECT_LE(static_cast<double>(held[r].most) - workspaces[backward], 1.01 * planned + 4096);
       }
     }
+}
+
+// What shares of dk and dv are joined in is the Context's, and there before the first transfer,
+// which is the record: where it is not to be had, all ranks hear of it.
+TEST(plan, what_fast_joins_in_is_taken_before_anything_is_sent) {
+  constexpr int kRanks = 3;
+  const WholeSizes sizes{
+      .queries = 1000, .keys = 1000, .heads = 2, .key_heads = 1, .d = 40, .dv = 40};
+  const Layouts layouts = balanced_layouts(sizes, {.causal = true}, kRanks);
+  const auto is_it = [&](int rank, std::int64_t bytes) {
+    const std::int64_t wanted = layouts.keys.owned(rank) * sizes.d * 8;
+    return bytes >= wanted && bytes < wanted + 256;
+  };
+  struct Rank {
+    int taken = 0, taken_before = -1;
+  };
+  std::array<Rank, kRanks> ranks;
+  const auto of = [&](int rank) -> Rank& { return ranks[static_cast<std::size_t>(rank)]; };
+  const ThreadGroup group(kRanks, [&](int rank, std::int64_t transfer) {
+    if (transfer == 0) of(rank).taken_before = of(rank).taken;
+  });
+  const auto thrown = group.run([&](Group& mine) {
+    Held held;
+    Allocator allocator = held.allocator();
+    const auto take = allocator.allocate;
+    allocator.allocate = [&, take](std::size_t bytes, std::size_t alignment) {
+      of(mine.rank()).taken += is_it(mine.rank(), static_cast<std::int64_t>(bytes));
+      return take(bytes, alignment);
+    };
+    Context context({.threads = 1, .allocator = allocator});
+    RankTensors(sizes, layouts, mine.rank())
+        .call(true, mine, layouts, {.causal = true}, {.scheme = Scheme::gather, .bits = Bits::fast},
+              context);
+  });
+  for (const auto& error : thrown) EXPECT_FALSE(error);
+  for (const Rank& rank : ranks) {
+    EXPECT_EQ(rank.taken, 1);
+    EXPECT_EQ(rank.taken_before, 1);
+  }
 }
 
 TEST(plan, says_what_it_costs) {

@@ -45,7 +45,8 @@ class ATTEND_API Pending {
   // Waits until it is done, at most so long, and says whether it is. This one polls: without pauses
   // for a millisecond, and while it moves; else with pauses of up to a millisecond.
   virtual bool wait(std::chrono::milliseconds at_most);
-  // Whether large messages of it are on their way, as far as that is known: all ranks have begun.
+  // Whether large messages of it are on their way, as far as that is known: a rank that has begun
+  // it has some left.
   virtual bool moves() const { return false; }
   // Ranks from which something is still to come, for messages; none if that is not known.
   virtual std::vector<int> missing() const { return {}; }
@@ -245,6 +246,13 @@ ATTEND_API void attention_backward(Group& group, const Layouts& layouts,
                                    const AttentionGradients& gradients,
                                    const DistributedOptions& distributed = {},
                                    Context& context = default_context());
+
+// Takes part in the call that the others make next with an error instead of arguments, for whoever
+// cannot even name them: every rank throws InvalidArgument, "rank 1: " and what is wrong, and the
+// Group can be used again. Without it the others would wait until their time limit.
+[[noreturn]] ATTEND_API void refuse_call(Group& group, const std::string& what_is_wrong,
+                                         const DistributedOptions& distributed = {},
+                                         Context& context = default_context());
 
 // ---- Plan
 // ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@
 namespace attend::mpi {
 
 struct GroupOptions {
-  // How long the constructor waits for the other ranks.
+  // How long the constructor waits for the other ranks, in all.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // The bytes of one message at most: MPI counts them by an int. What is larger goes in pieces. The
   // smallest of all ranks' counts.

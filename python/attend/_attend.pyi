@@ -1213,6 +1213,7 @@ class Group:
     A class derived from it has two methods, which start a transfer and return an object with poll():
     True once it is done; and, if it knows, missing(): the ranks from which something is still to come,
     and moves(): whether large messages are on their way, so that there is no pause between two polls.
+    What these two raise does not matter, unless it is no Exception, as KeyboardInterrupt.
     Every rank starts the same transfers in the same order, the next perhaps before the last is done.
 
     exchange(send, receive)   lists of `size` memoryviews of bytes: send[r] goes to rank r, which fills
@@ -1382,8 +1383,10 @@ def distributed_plan(layouts: Layout | Sequence[Layout], *, heads: int, key_head
     What a call over ranks will cost: bytes, memory, balance. Nothing is sent.
     """
 
-def distributed_attention(group: Group, q: ArrayT, k: Array, v: Array, *, layouts: Layout | Sequence[Layout] | None = None, scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', timeout: float = 300.0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, max_q: int | None = None, max_k: int | None = None, block_table: Array | None = None, k_scales: Array | None = None, v_scales: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: bool = False, context: Context | None = None) -> Any:
-    """attend.distributed.attention() for a Group."""
+def distributed_attention(group: Group, q: ArrayT, k: Array, v: Array, *, layouts: Layout | Sequence[Layout] | None = None, scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', timeout: float = 300.0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, max_q: int | None = None, max_k: int | None = None, block_table: Array | None = None, k_scales: Array | None = None, v_scales: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: bool = False, context: Context | None = None, refused: BaseException | None = None) -> Any:
+    """
+    attend.distributed.attention() for a Group. All ranks are told of `refused`.
+    """
 
 def distributed_attention_backward(group: Group, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, layouts: Layout | Sequence[Layout] | None = None, scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', timeout: float = 300.0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, max_q: int | None = None, max_k: int | None = None, block_table: Array | None = None, k_scales: Array | None = None, v_scales: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, context: Context | None = None) -> Any:
     """attend.distributed.attention_backward() for a Group."""

@@ -94,9 +94,7 @@ def attention(
     if _needs_gradient(q, k, v, options):
         from .torch.ranks import attention as with_gradient
 
-        if out is not None:
-            raise ValueError("distributed.attention: out= is for calls without a gradient; use torch.no_grad()")
-        return with_gradient(q, k, v, _group(group, timeout), return_lse, given)
+        return with_gradient(q, k, v, out, _group(group, timeout), return_lse, given)
     q, k, v = (_without_gradient(x) for x in (q, k, v))
     given |= {name: _without_gradient(x) for name, x in options.items()}
     return _attend.distributed_attention(_group(group, timeout), q, k, v, out=out, return_lse=return_lse, **given)
@@ -148,18 +146,30 @@ class ThreadGroup(_attend.ThreadRanks):
         if that was a PeerError, the first that was another."""
         results: list[Any] = [None] * self.size
         errors: list[BaseException | None] = [None] * self.size
+        decided, all_started = threading.Event(), False
 
         def call(rank: int) -> None:
+            decided.wait()
+            if not all_started:
+                return
             try:
                 results[rank] = body(self.rank(rank))
             except BaseException as error:
                 errors[rank] = error
 
         threads = [threading.Thread(target=call, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        started = 0
+        try:
+            for thread in threads:
+                thread.start()
+                started += 1
+            all_started = True
+        except RuntimeError as error:
+            raise RuntimeError(f"ThreadGroup: of {self.size} threads only {started} could be started: {error}") from error
+        finally:   # if there are not enough, nobody waits for those that are not there
+            decided.set()
+            for thread in threads[:started]:
+                thread.join()
         raised = [error for error in errors if error is not None]
         for error in sorted(raised, key=lambda error: isinstance(error, PeerError)):
             raise error
@@ -203,11 +213,16 @@ class MpiGroup(Group):
         self._piece = least[0]
 
     def _await(self, request: Any, end: float, seconds: float, comm: Any, memory: Any) -> None:
-        while not request.Test():
-            if time.monotonic() > end:
-                self._abort_at_exit(comm, request, memory)   # where MPI may still write
-                raise PeerError(f"rank {self.rank}: not all ranks of the communicator have made their MpiGroup within {seconds} s")
-            time.sleep(0.0001)
+        try:
+            while not request.Test():
+                if time.monotonic() > end:
+                    raise PeerError(f"rank {self.rank}: not all ranks of the communicator have made their MpiGroup within {seconds} s")
+                time.sleep(0.0001)
+        except BaseException as error:   # a signal's, too
+            self._abort_at_exit(comm, request, memory)   # where MPI may still write
+            if isinstance(error, self._mpi.Exception):
+                raise PeerError(f"rank {self.rank}: its MpiGroup could not be made: {error}") from error
+            raise
 
     def free(self) -> None:
         """Gives its communicator back to MPI; no more calls. After a PeerError that is left to the end of the process."""
@@ -274,6 +289,8 @@ class _MpiTransfer:
     def __init__(self, group: MpiGroup, requests: list[Any], pieces: list[tuple[int, int]], received: int, begins: int) -> None:
         self._group, self._requests, self._pieces, self._received = group, requests, pieces, received
         self._begins, self._done = begins, 0
+        self._begun: set[int] = set()   # ranks, as far as moves() has looked,
+        self._moving = -1               # and the piece that it found
         self._status = group._mpi.Status()
 
     def poll(self) -> bool:
@@ -292,7 +309,19 @@ class _MpiTransfer:
         return True
 
     def moves(self) -> bool:
-        return 0 < self._begins <= self._done
+        """Whether a rank that has begun has something large left."""
+        at = self._moving
+        if self._done <= at < len(self._requests) and not self._requests[at].Get_status():
+            return True
+        for n in range(self._begins):
+            if self._requests[n].Get_status():
+                self._begun.add(self._pieces[n][0])
+        for n in range(max(self._begins, self._done), len(self._requests)):
+            rank, size = self._pieces[n]
+            if rank in self._begun and size > 0 and not self._requests[n].Get_status():
+                self._moving = n
+                return True
+        return False
 
     def missing(self) -> list[int]:
         waiting = zip(self._pieces[self._done:], self._requests[self._done:])
@@ -339,7 +368,8 @@ def _key_of(mpi4py: Any) -> int:
 
 def _without_gradient(x: Any) -> Any:
     """Under torch.no_grad() a tensor that requires a gradient is as any other."""
-    return x.detach() if getattr(x, "requires_grad", False) is True else x
+    torch = sys.modules.get("torch")
+    return x.detach() if torch is not None and isinstance(x, torch.Tensor) and x.requires_grad else x
 
 
 def _needs_gradient(q: Any, k: Any, v: Any, options: dict[str, Any]) -> bool:

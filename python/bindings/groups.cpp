@@ -30,6 +30,11 @@ nb::object shown(const std::byte* bytes, std::size_t size, int flag) {
   throw error;
 }
 
+// Where an error does not matter, Ctrl-C does, and what else is no Exception.
+void pass_on_signals(nb::python_error& error) {
+  if (!error.matches(PyExc_Exception)) throw error;
+}
+
 // A transfer that Python moves. It is destroyed with the GIL, which the call does not hold.
 class PythonPending final : public Pending {
  public:
@@ -58,7 +63,8 @@ class PythonPending final : public Pending {
     if (!nb::hasattr(transfer_, "moves")) return false;
     try {
       nb::try_cast(transfer_.attr("moves")(), known);
-    } catch (nb::python_error&) {  // it is for the pauses of a wait only
+    } catch (nb::python_error& error) {  // it is for the pauses of a wait only
+      pass_on_signals(error);
     }
     return known;
   }
@@ -69,7 +75,8 @@ class PythonPending final : public Pending {
     if (!nb::hasattr(transfer_, "missing")) return ranks;
     try {
       nb::try_cast(transfer_.attr("missing")(), ranks);
-    } catch (nb::python_error&) {  // it is for a message only
+    } catch (nb::python_error& error) {  // it is for a message only
+      pass_on_signals(error);
     }
     return ranks;
   }
@@ -140,6 +147,7 @@ void bind_groups(nb::module_& m) {
 A class derived from it has two methods, which start a transfer and return an object with poll():
 True once it is done; and, if it knows, missing(): the ranks from which something is still to come,
 and moves(): whether large messages are on their way, so that there is no pause between two polls.
+What these two raise does not matter, unless it is no Exception, as KeyboardInterrupt.
 Every rank starts the same transfers in the same order, the next perhaps before the last is done.
 
 exchange(send, receive)   lists of `size` memoryviews of bytes: send[r] goes to rank r, which fills

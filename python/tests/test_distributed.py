@@ -1,6 +1,8 @@
 """Attention over ranks: threads here, processes under mpirun in test_distributed_mpi.py."""
 import doctest
 import inspect
+import threading
+import types
 
 import numpy as np
 import pytest
@@ -145,6 +147,11 @@ MISTAKES = {
     "scheme": ({"scheme": "ring"}, ValueError, "scheme is 'automatic', 'heads' or 'gather', found 'ring'"),
     "timeout": ({"timeout": -1}, ValueError, "timeout is -1"),
     "other option": ({"causal": False}, ValueError, "causal"),
+    "window": ({"window": (-5, None)}, ValueError, "window holds -5"),
+    "more dimensions": ({"q": Q[None, :, :, :188]}, ValueError, "q has 5 dimensions"),
+    "fewer dimensions of k": ({"k": K[0, :, :188]}, ValueError, "k has 3 dimensions"),
+    "context": ({"context": "x"}, TypeError, "context takes an attend.Context or None, found str"),
+    "lengths": ({"key_lengths": np.array([T, T])}, ValueError, "key_lengths"),
 }
 
 
@@ -166,7 +173,32 @@ def test_a_mistake_of_one_rank_is_an_error_of_all(name, layouts):
 
     other, own = ThreadGroup(2).run(rank)
     assert isinstance(own, kind) and message in str(own)
-    assert isinstance(other, ValueError) and "rank 1" in str(other)
+    assert isinstance(other, ValueError) and "rank 1" in str(other) and message in str(other)
+    assert str(other).endswith(str(own))
+
+
+@pytest.mark.parametrize("name", ["ä" * 700, "x" + "ä" * 700])
+def test_a_long_mistake_is_cut_between_characters(name):
+    def rank(own):
+        with pytest.raises((TypeError, ValueError)) as error:
+            distributed.attention(Q, K, V, group=own, **{name: 1} if own.rank == 1 else {})
+        return str(error.value)
+
+    other, own = ThreadGroup(2).run(rank)
+    assert other.startswith("rank 1: ") and other.endswith("ä") and own.startswith(other[8:])
+
+
+def test_a_mistake_of_all_ranks_is_each_ranks_own():
+    def rank(own):
+        with pytest.raises(TypeError) as error:
+            distributed.attention([1, 2], K, V, group=own)
+        with pytest.raises(ValueError) as value:
+            distributed.attention(Q[0], K, V, group=own)
+        return str(error.value), str(value.value)
+
+    for error, value in ThreadGroup(2).run(rank):
+        assert "q takes a NumPy array" in error
+        assert value.startswith("rank 0: distributed.attention: q has 3 dimensions [4, 700, 8]; it must be [batch")
 
 
 @pytest.mark.parametrize("without", [0, 1])
@@ -190,6 +222,74 @@ def test_layouts_of_one_rank_alone_are_an_error_of_all(without):
     for errors in ThreadGroup(2).run(rank):
         assert errors == [f"distributed.{name}: {was[without == 0]}; all ranks must describe one problem"
                           for name in ("attention", "attention_backward")]
+
+
+class Gone(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("method, kind, raised", [("moves", Gone, Gone), ("moves", OSError, PeerError), ("missing", Gone, Gone),
+                                                  ("missing", OSError, PeerError)])
+def test_only_an_exception_of_a_transfers_hints_is_swallowed(method, kind, raised):
+    """Ctrl-C is none, wherever it comes."""
+    def fail(self):
+        raise kind("here")
+
+    box = type("Box", (Boxes,), {"transfer": lambda self, send, receive: arriving(self.boxes[self.rank], 1, receive)})
+    arriving = type("Late", (Arriving,), {method: fail})
+    with pytest.raises(raised):
+        distributed.attention(Q, K, V, group=box(0, [[{}, {}], [{}, {}]]), timeout=0.1)
+
+
+def test_threads_that_cannot_be_started_are_told_and_nobody_waits_for_them(monkeypatch):
+    start, count, ran = threading.Thread.start, [0], []
+
+    def some(self):
+        count[0] += 1
+        if count[0] == 3:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", some)
+    with pytest.raises(RuntimeError, match="ThreadGroup: of 4 threads only 2 could be started: can't start new thread"):
+        ThreadGroup(4).run(lambda own: ran.append(own.rank))
+    assert not ran and threading.active_count() == 1
+
+
+class Failed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("raised, seen", [(KeyboardInterrupt, KeyboardInterrupt), (Failed, PeerError), (OSError, OSError)])
+def test_an_mpi_group_that_is_not_made_keeps_what_mpi_may_write(raised, seen):
+    class Request:
+        def Test(self):
+            raise raised("here")
+
+    kept = []
+    group = types.SimpleNamespace(rank=0, _mpi=types.SimpleNamespace(Exception=Failed), _abort_at_exit=lambda *memory: kept.extend(memory))
+    request = Request()
+    with pytest.raises(seen, match="here"):
+        distributed.MpiGroup._await(group, request, 1e300, 300.0, "the communicator", "where MPI writes")
+    assert kept == ["the communicator", request, "where MPI writes"]
+
+
+def test_a_transfer_of_mpi_moves_while_a_rank_that_has_begun_has_something_left():
+    class Request:
+        done = False
+
+        def Get_status(self):
+            return self.done
+
+    requests = [Request() for _ in range(8)]
+    begin_1, begin_2, receive_1, receive_2, receive_3, sent_begin_1, sent_begin_2, send_1 = requests
+    pieces = [(1, 0), (2, 0), (1, 1000000), (2, 1000000), (3, 8), (1, 0), (2, 0), (1, 1000000)]
+    group = types.SimpleNamespace(_mpi=types.SimpleNamespace(Status=lambda: None), _abort_at_exit=lambda: None)
+    transfer = distributed._MpiTransfer(group, requests, pieces, 5, 2)
+    for done, moves in ((sent_begin_2, False), (begin_1, True), (receive_1, True), (send_1, False), (begin_2, True), (receive_2, False)):
+        done.done = True
+        assert transfer.moves() == transfer.moves() == moves   # ranks 2 and 3 are late
+    assert transfer.missing() == [1, 3]
 
 
 def test_what_is_no_group_is_refused():

@@ -32,8 +32,16 @@ void BackwardRanks::record_kernels(Record& record) {
     problem.dq = rows && local.problem.dq;
     problem.dk = keys && local.problem.dk;
     problem.dv_gradient = keys && local.problem.dv_gradient;
+    problem.dlse = rows && local.problem.dlse;
+    problem.dlse_type = local.problem.dlse_type;
     problem.sums_written = rows && wants_sums();
+    problem.dalibi = problem.sums_written && whole.dalibi;
     problem.sums_read = !rows;
+    const RunsOfRanks runs = runs_of_ranks(whole);
+    const bool in_runs = rows && scheme == Scheme::gather && runs.several;
+    if (!in_runs || runs.one) record_kernel<Backward>(record, wire.context(), problem);
+    if (!in_runs) return;
+    problem.packed_queries = problem.query_runs = true;
     record_kernel<Backward>(record, wire.context(), problem);
   };
   record_part(true, !keys_apart);

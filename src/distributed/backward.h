@@ -96,6 +96,7 @@ class GatherBackward {
   WholeRows q_[2], dout_[2], sums_[2];  // one_process: of all queries of a key head, and the next
   WholeRows dk_, dv_;                   // one_process: of the rank's chunks
   KeySums dk_sums_, dv_sums_;
+  WholeRows joined_;  // fast: of dk, then of dv, of the rank's own keys, in f64
   Exchange returned_;
 };
 

@@ -38,6 +38,9 @@ GatherBackward::GatherBackward(BackwardRanks& ranks)
     sums.parts = WholeRows(context, r_.wire.size() * p.batch, p.k_length, features, of_sums);
     sums.features = features;
   }
+  if (fast_keys_)
+    joined_ = WholeRows(context, p.batch, p.k_length,
+                        std::max(dk_sums_.features, dv_sums_.features), DType::f64);
   for (std::size_t n = 0; keys_apart_ && n < 2; ++n) {
     q_[n] = WholeRows(context, r_.group(), rows, p.d, p.type);
     dout_[n] = WholeRows(context, r_.group(), rows, p.dv, p.dout_type);
@@ -272,7 +275,8 @@ template <class T>
 void GatherBackward::join(const KeySums& sums, std::int64_t kv_head, const Strided& to) {
   const BackwardProblem& p = r_.local.problem;
   const std::int64_t features = sums.features;
-  std::vector<double> total(static_cast<std::size_t>(p.batch * p.k_length * features));
+  auto* const total = reinterpret_cast<double*>(joined_.tensor().data);
+  std::fill_n(total, p.batch * p.k_length * features, 0.0);
   for (int r = 0; r < r_.wire.size(); ++r)
     for_blocks(r_.whole, false, {.owner = r_.wire.rank(), .reader = r, .needs = &needs_},
                [&](std::int64_t b, const Layout::Run& run) {
@@ -283,14 +287,13 @@ void GatherBackward::join(const KeySums& sums, std::int64_t kv_head, const Strid
                                     r_.whole.k_starts[static_cast<std::size_t>(b)] + run.begin)
                          : moved_to(part_of(sums), at, r, run.local);
                  const T* const more = reinterpret_cast<const T*>(part.data);
-                 double* const sum = total.data() + (at * p.k_length + run.local) * features;
+                 double* const sum = total + (at * p.k_length + run.local) * features;
                  for (std::int64_t x = 0; x < (run.end - run.begin) * features; ++x)
                    sum[x] += static_cast<double>(more[x]);
                });
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t j = 0; j < p.k_length; ++j)
-      store_row(to, to.offset(b, kv_head, j), features,
-                total.data() + (b * p.k_length + j) * features);
+      store_row(to, to.offset(b, kv_head, j), features, total + (b * p.k_length + j) * features);
 }
 
 }  // namespace attend::distributed

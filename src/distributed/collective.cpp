@@ -38,6 +38,17 @@ void record_whole(Record& record, bool backward, const WholeProblem& whole,
   record.integer("bits", static_cast<int>(distributed.bits));
 }
 
+void refuse_call(Group& group, const std::string& what_is_wrong,
+                 const DistributedOptions& distributed, Context& context) {
+  constexpr const char* kFunction = "refuse_call";
+  reporting(kFunction, [&] {
+    Wire wire(kFunction, group, distributed.timeout, context);
+    collective(
+        kFunction, group, wire, [&](Record&) { throw InvalidArgument(what_is_wrong); }, [] {});
+  });
+  throw InvalidArgument(what_is_wrong);  // not reached: agree() throws
+}
+
 // ---- Keys of one key head
 // ------------------------------------------------------------------------
 

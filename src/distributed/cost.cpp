@@ -83,10 +83,11 @@ class Costs {
                                     : 2 * key_bytes + messages(plan_.forward[r], forward);
       const std::int64_t own_sums = owned(true) * p_.heads * kRowSums * size_of(DType::f64);
       const std::int64_t own_keys = owned(false) * (p_.d + p_.dv) * size_of(p_.type);
+      const std::int64_t joined = owned(false) * std::max(p_.d, p_.dv) * size_of(DType::f64);
       RankCost& cost = plan_.backward[r];
       cost.memory = messages(cost, backward) +
                     (one_process ? 4 * key_bytes + 2 * row_bytes + own_sums + own_keys
-                                 : 2 * key_bytes + 3 * sum_bytes);
+                                 : 2 * key_bytes + 3 * sum_bytes + joined);
     }
   }
 

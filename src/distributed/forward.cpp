@@ -45,6 +45,11 @@ class ForwardRanks {
     cut(whole_, piece_of(whole_, 0, 0), problem, call, memory);
     if (states_) write_state(problem);
     else take_types(problem);
+    const RunsOfRanks runs = runs_of_ranks(whole_);
+    const bool in_runs = !heads_ && !states_ && runs.several;
+    if (!in_runs || runs.one) record_kernel<Forward>(record, wire_.context(), problem);
+    if (!in_runs) return;
+    problem.packed_queries = problem.query_runs = true;
     record_kernel<Forward>(record, wire_.context(), problem);
   }
 

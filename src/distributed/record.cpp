@@ -1,9 +1,9 @@
+// What goes between the ranks.
 #include "distributed/record.h"
 
 #include "core/text.h"
 
-#include <attend/option_list.h>
-
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -13,32 +13,13 @@
 namespace attend::distributed {
 namespace {
 
-// FNV-1a
-class Hash {
- public:
-  void add(const void* bytes, std::size_t count) noexcept {
-    const auto* from = static_cast<const unsigned char*>(bytes);
-    for (std::size_t n = 0; n < count; ++n) value_ = (value_ ^ from[n]) * 0x100000001b3;
-  }
-  template <class T>
-  void add(const T& value) noexcept {
-    add(&value, sizeof value);
-  }
-  std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325;
-};
-
-// What was not given: of an integer the least, of a number a NaN, which no option may be.
-constexpr std::int64_t kNoInteger = std::numeric_limits<std::int64_t>::min();
-constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
-
 std::string value_of(const RecordField& field) {
   switch (field.kind) {
     case RecordField::Kind::integer: {
       const auto value = static_cast<std::int64_t>(field.bits);
-      return value == kNoInteger ? "none" : value == kUnlimited ? "unlimited" : text(value);
+      return value == RecordField::kNoInteger ? "none"
+             : value == kUnlimited            ? "unlimited"
+                                              : text(value);
     }
     case RecordField::Kind::number: {
       const auto value = std::bit_cast<double>(field.bits);
@@ -103,9 +84,73 @@ Status status_of(const Prepare& prepare, std::string& message) {
   }
 }
 
-void compare(const char* function, Group& group, const std::vector<Sent>& all,
-             const std::vector<RecordField>& names) {
+// ---- What differs
+// ---------------------------------------------------------------------------------
+
+struct Lists {
+  std::vector<std::uint64_t> mine, theirs, first;
+};
+
+// The lists of a rank and of rank 0, which they tell all.
+std::shared_ptr<Lists> exchange_lists(Wire& wire, const RecordList& own, std::size_t rank) {
+  const auto ranks = static_cast<std::size_t>(wire.size());
+  const auto self = static_cast<std::size_t>(wire.rank());
+  const auto bytes = [](std::vector<std::uint64_t>& list) {
+    return MemoryBlocks{std::as_writable_bytes(std::span(list))};
+  };
+  Exchange exchange(wire);
+  try {
+    auto lists = std::make_shared<Lists>(Lists{own.values, own.values, own.values});
+    std::vector<MemoryBlocks> send(ranks), receive(ranks);
+    if (self == 0 || self == rank) send.assign(ranks, bytes(lists->mine));
+    receive[0] = bytes(lists->first);
+    receive[rank] = bytes(lists->theirs);
+    send[self].clear();
+    receive[self].clear();
+    exchange.start(1, send, receive, {lists});
+    exchange.wait();
+    return lists;
+  } catch (...) {
+    fail_group(wire.group());
+    throw;
+  }
+}
+
+std::string form_in_words(const std::vector<std::uint64_t>& form) {
+  if (form[0] == 0) return "none";
+  std::vector<std::int64_t> sizes;
+  for (std::size_t dim = 0; dim < form[1]; ++dim)
+    sizes.push_back(static_cast<std::int64_t>(form[2 + dim]));
+  return text(static_cast<DType>(form[0] - 1), " ", Shape(std::span<const std::int64_t>(sizes)));
+}
+
+// What a rank was given for a field, and what rank 0 was.
+std::string difference(Wire& wire, const Record& record, std::size_t field, std::size_t rank,
+                       std::uint64_t theirs, std::uint64_t first) {
+  RecordField shown = record.fields()[field];
+  const std::string name = shown.name;
+  const auto both = [&](const std::string& place, const std::string& a, const std::string& b) {
+    return text(name, place, " ", a, ", rank 0 ", b);
+  };
+  const auto value = [&](RecordField::Kind kind, std::uint64_t bits) {
+    return value_of({name, kind, bits});
+  };
+  if (shown.kind != RecordField::Kind::hash)
+    return both("", value(shown.kind, theirs), value(shown.kind, first));
+  const RecordList& own = record.list_of(field);
+  const std::shared_ptr<Lists> lists = exchange_lists(wire, own, rank);
+  if (own.of == RecordList::Of::form)
+    return both("", form_in_words(lists->theirs), form_in_words(lists->first));
+  std::size_t n = 0;
+  while (n + 1 < own.values.size() && lists->theirs[n] == lists->first[n]) ++n;
+  const auto kind =
+      own.of == RecordList::Of::numbers ? RecordField::Kind::number : RecordField::Kind::integer;
+  return both(text("[", n, "]"), value(kind, lists->theirs[n]), value(kind, lists->first[n]));
+}
+
+void compare(const char* function, Wire& wire, const std::vector<Sent>& all, const Record& record) {
   const std::size_t ranks = all.size();
+  Group& group = wire.group();
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[r].call != all[0].call) {
       group.fail(text("rank ", r, " was in call ", all[r].call, ", rank 0 in ", all[0].call));
@@ -116,17 +161,12 @@ void compare(const char* function, Group& group, const std::vector<Sent>& all,
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[r].status != Status::ok)
       throw_status(all[r].status, text("rank ", r, ": ", all[r].text));
-  for (std::size_t n = 0; n < names.size(); ++n) {
+  for (std::size_t n = 0; n < record.fields().size(); ++n) {
     for (std::size_t r = 1; r < ranks; ++r) {
       if (all[r].bits[n] == all[0].bits[n]) continue;
-      const RecordField theirs{names[n].name, names[n].kind, all[r].bits[n]},
-          first{names[n].name, names[n].kind, all[0].bits[n]};
-      const std::string what =
-          names[n].kind == RecordField::Kind::hash
-              ? text("rank ", r, " was given another ", names[n].name, " than rank 0")
-              : text("rank ", r, " was given ", names[n].name, " ", value_of(theirs), ", rank 0 ",
-                     value_of(first));
-      throw InvalidArgument(text(function, ": ", what, "; all ranks must describe one problem"));
+      throw InvalidArgument(text(function, ": rank ", r, " was given ",
+                                 difference(wire, record, n, r, all[r].bits[n], all[0].bits[n]),
+                                 "; all ranks must describe one problem"));
     }
   }
   for (std::size_t r = 1; r < ranks; ++r)
@@ -138,86 +178,6 @@ void compare(const char* function, Group& group, const std::vector<Sent>& all,
 }
 
 }  // namespace
-
-void Record::integer(const char* name, std::optional<std::int64_t> value) {
-  fields_.push_back(
-      {name, RecordField::Kind::integer, static_cast<std::uint64_t>(value.value_or(kNoInteger))});
-}
-void Record::number(const char* name, std::optional<double> value) {
-  fields_.push_back(
-      {name, RecordField::Kind::number, std::bit_cast<std::uint64_t>(value.value_or(kNoNumber))});
-}
-void Record::type(const char* name, DType value) {
-  fields_.push_back({name, RecordField::Kind::type, static_cast<std::uint64_t>(value) + 1});
-}
-void Record::hash(const char* name, std::uint64_t value) {
-  fields_.push_back({name, RecordField::Kind::hash, value});
-}
-
-void Record::tensor(const char* name, const ConstTensorView& view, bool elements) {
-  Hash hash;
-  if (view) {
-    hash.add(view.dtype());
-    for (const std::int64_t size : view.shape()) hash.add(size);
-    if (elements && view.count() > 0) {
-      const Tensor copy = Tensor::copy_of(view);
-      hash.add(copy.view().data(), static_cast<std::size_t>(view.count() * size_of(view.dtype())));
-    }
-  }
-  this->hash(name, hash.value());
-}
-
-// Lengths, offsets and numbers of a head are compared by their elements, masks and biases, which
-// may be as large as memory, by shape and type.
-void Record::options(const AttentionOptions& options) {
-  for_each_option(options, [&](const Option& option, const auto& member) {
-    using Member = std::remove_cvref_t<decltype(member)>;
-    if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, std::optional<double>>)
-      number(option.name, member);
-    else if constexpr (std::is_same_v<Member, bool>) integer(option.name, member ? 1 : 0);
-    else if constexpr (std::is_same_v<Member, std::optional<std::int64_t>>)
-      integer(option.name, member);
-    else if constexpr (std::is_same_v<Member, TensorOrView>) {
-      const bool of_rows = option.kind == OptionKind::key_tensor;
-      if (of_rows) integer(option.name, member ? 1 : 0);
-      else
-        tensor(option.name, member,
-               option.kind == OptionKind::integer_tensor || option.kind == OptionKind::head_tensor);
-    }
-  });
-  integer("window.left", options.window.left);
-  integer("window.right", options.window.right);
-  integer("query_offset", options.query_offset.all());
-  tensor("query_offset", options.query_offset.each(), true);
-  tensor("blocks.visible", options.blocks.visible, false);
-  integer("blocks.query_size", options.blocks.query_size);
-  integer("blocks.key_size", options.blocks.key_size);
-  const Dropout& dropout = options.dropout;
-  number("dropout.p", dropout.p);
-  integer("dropout.seed", static_cast<std::int64_t>(dropout.seed));
-  integer("dropout.offset", dropout.offset);
-  Hash origin;
-  for (const std::int64_t value : {dropout.origin.b, dropout.origin.h, dropout.origin.i,
-                                   dropout.origin.j, dropout.origin.heads})
-    origin.add(value);
-  hash("dropout.origin", origin.value());
-}
-
-void Record::layout(const char* name, const Layout& layout) {
-  Hash hash;
-  hash.add(layout.granule());
-  for (std::int64_t s = 0; s < layout.sequences(); ++s) {
-    hash.add(layout.length(s));
-    for (std::int64_t at = 0; at < layout.length(s); at += layout.granule())
-      hash.add(layout.owner(s, at));
-  }
-  this->hash(name, hash.value());
-}
-
-void Record::kernel(std::string_view name) {
-  if (kernels_.find(name) != std::string::npos) return;
-  kernels_ += (kernels_.empty() ? "" : " and ") + std::string(name);
-}
 
 void fail_group(Group& group) {
   try {
@@ -248,7 +208,9 @@ void agree(const char* function, Wire& wire, std::int64_t call,
     mine.count = static_cast<std::uint32_t>(record.fields().size());
     if (mine.count > Sent::kMostFields) throw Error("record: too many fields");
     for (std::size_t n = 0; n < record.fields().size(); ++n) mine.bits[n] = record.fields()[n].bits;
-    message.copy(mine.text, Sent::kMostText - 1);
+    std::size_t end = std::min(message.size(), Sent::kMostText - 1);  // whole characters alone
+    while (end < message.size() && end > 0 && (message[end] & 0xC0) == 0x80) --end;
+    message.copy(mine.text, end);
     std::vector<MemoryBlocks> send(ranks, {std::as_writable_bytes(std::span(&mine, 1))}),
         receive(ranks);
     for (std::size_t r = 0; r < ranks; ++r)
@@ -262,7 +224,7 @@ void agree(const char* function, Wire& wire, std::int64_t call,
     throw;
   }
   records->all[self] = records->mine;
-  compare(function, wire.group(), records->all, record.fields());
+  compare(function, wire, records->all, record);
 }
 
 }  // namespace attend::distributed

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,29 +19,43 @@ namespace attend::distributed {
 // One number that all ranks must agree on.
 struct RecordField {
   enum class Kind : std::uint8_t { integer, number, type, hash };
-  const char* name;
+  // What was not given: of an integer the least, of a number a NaN, which no option may be.
+  static constexpr std::int64_t kNoInteger = std::numeric_limits<std::int64_t>::min();
+  static constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+  std::string name;
   Kind kind;
   std::uint64_t bits;
 };
 
+// Numbers of which the record holds a hash. They are sent only where hashes differ, so that it can
+// be said which number does: there are as many on all ranks whose fields before that one agree.
+struct RecordList {
+  enum class Of : std::uint8_t { integers, numbers, form };  // form: type and shape of a tensor
+  Of of = Of::integers;
+  std::vector<std::uint64_t> values;
+};
+
 class Record {
  public:
-  void integer(const char* name, std::optional<std::int64_t> value);
-  void number(const char* name, std::optional<double> value);
-  void type(const char* name, DType value);
-  void hash(const char* name, std::uint64_t value);  // of more than is worth sending
+  void integer(const std::string& name, std::optional<std::int64_t> value);
+  void number(const std::string& name, std::optional<double> value);
+  void type(const std::string& name, DType value);
+  void list(const std::string& name, RecordList list);
   // Shape, type and, if it is small, the elements of a tensor.
-  void tensor(const char* name, const ConstTensorView& view, bool elements);
+  void tensor(const std::string& name, const ConstTensorView& view, bool elements);
   void options(const AttentionOptions& options);
-  void layout(const char* name, const Layout& layout);
+  void layout(const std::string& name, const Layout& layout);
   // By name: which row of the kernel table computes depends on the Context and on the processor.
   void kernel(std::string_view name);
   const std::vector<RecordField>& fields() const noexcept { return fields_; }
   const std::string& kernels() const noexcept { return kernels_; }
+  // Of a field that is a hash.
+  const RecordList& list_of(std::size_t field) const { return lists_.at(field); }
 
  private:
   std::vector<RecordField> fields_;
-  std::string kernels_;  // in the order they were given, none twice
+  std::map<std::size_t, RecordList> lists_;  // by the field
+  std::string kernels_;                      // in the order they were given, none twice
 };
 
 // After an exception in the middle of a call, which is at hand: other ranks wait for messages that

@@ -193,6 +193,20 @@ OwnRows own_rows(const WholeProblem& whole, int rank, std::int64_t b) {
   return own;
 }
 
+// Runs of a sequence follow one another.
+RunsOfRanks runs_of_ranks(const WholeProblem& whole) {
+  RunsOfRanks found;
+  const Layout& layout = whole.layout(true);
+  for (int r = 0; r < layout.ranks(); ++r) {
+    const auto& runs = layout.runs(r);
+    for (std::size_t n = 0, end; n < runs.size(); n = end) {
+      for (end = n + 1; end < runs.size() && runs[end].sequence == runs[n].sequence;) ++end;
+      (end - n == 1 ? found.one : found.several) = true;
+    }
+  }
+  return found;
+}
+
 void cut_own_rows(const WholeProblem& whole, const OwnRows& own, Piece piece, Problem& problem,
                   Call& call, PieceMemory& memory) {
   const bool one = own.runs.size() == 1;

@@ -46,6 +46,13 @@ struct OwnRows {
 };
 OwnRows own_rows(const WholeProblem& whole, int rank, std::int64_t b);
 
+// Whether any rank has the queries of a sequence in one run, and whether any has them in several:
+// kernels that take the one need not take the other.
+struct RunsOfRanks {
+  bool one = false, several = false;
+};
+RunsOfRanks runs_of_ranks(const WholeProblem& whole);
+
 // The Problem and Call of these rows against the keys [j_begin, j_end) of the piece, all runs in
 // one call.
 void cut_own_rows(const WholeProblem& whole, const OwnRows& own, Piece piece, Problem& problem,

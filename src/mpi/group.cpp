@@ -3,8 +3,8 @@
 // that ranks which do not start the same ones wait, instead of taking each other's bytes.
 //
 // MPI does not say whether a message is on its way or its sender has not come yet. Before large
-// ones two ranks therefore send each other an empty one: whoever waits knows whether anybody is
-// late.
+// ones two ranks therefore send each other an empty one: whoever waits knows of each of them
+// whether it is late or its bytes are moving.
 #include <attend/mpi.h>
 
 #include <algorithm>
@@ -148,15 +148,29 @@ class Group::Transfer final : public distributed::Pending {
     return true;
   }
 
-  bool moves() const override { return begins_ > 0 && done_ >= begins_; }
+  // Whether a rank that has begun has something large left. Ranks that are late, and those with
+  // small messages alone, are not waited for without pauses. What was found last is mostly still
+  // so.
+  bool moves() const override {
+    if (moving_ < pieces_.size() && moving_ >= done_ && !is_done(moving_)) return true;
+    begun_.resize(static_cast<std::size_t>(state_->size));
+    const auto begun = [&](std::size_t n) -> char& {
+      return begun_[static_cast<std::size_t>(pieces_[n].rank)];
+    };
+    for (std::size_t n = 0; n < begins_; ++n)
+      if (!begun(n)) begun(n) = is_done(n);
+    for (std::size_t n = std::max(begins_, done_); begins_ > 0 && n < pieces_.size(); ++n)
+      if (begun(n) && pieces_[n].count > 0 && !is_done(n)) {
+        moving_ = n;
+        return true;
+      }
+    return false;
+  }
 
   std::vector<int> missing() const override {
     std::vector<int> ranks;
-    for (std::size_t n = done_; n < pieces_.size(); ++n) {
-      int moved = 0;
-      MPI_Request_get_status(requests_[n], &moved, MPI_STATUS_IGNORE);
-      if (!moved) ranks.push_back(pieces_[n].rank);  // it has not sent, or not taken
-    }
+    for (std::size_t n = done_; n < pieces_.size(); ++n)
+      if (!is_done(n)) ranks.push_back(pieces_[n].rank);  // it has not sent, or not taken
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     return ranks;
@@ -172,6 +186,12 @@ class Group::Transfer final : public distributed::Pending {
     const auto piece = static_cast<std::size_t>(state_->piece);
     for (std::size_t at = 0; at < bytes.size(); at += piece)
       start(bytes.data() + at, static_cast<int>(std::min(piece, bytes.size() - at)));
+  }
+
+  bool is_done(std::size_t n) const {
+    int done = 0;
+    MPI_Request_get_status(requests_[n], &done, MPI_STATUS_IGNORE);
+    return done != 0;
   }
 
   MPI_Request* next() {
@@ -201,6 +221,9 @@ class Group::Transfer final : public distributed::Pending {
   std::size_t receives_ = 0;   // come first among them,
   std::size_t begins_ = 0;     // and of those the ones that say that a rank has begun
   std::size_t done_ = 0;       // of the requests, the first so many
+  // For moves(): which ranks have begun, and the piece that it found.
+  mutable std::vector<char> begun_;
+  mutable std::size_t moving_ = static_cast<std::size_t>(-1);
   int tag_;
 };
 
@@ -210,8 +233,12 @@ Group::Group(MPI_Comm communicator, const GroupOptions& options)
   state_->piece = options.piece;
   MPI_Comm_rank(communicator, &state_->rank);
   MPI_Comm_size(communicator, &state_->size);
-  const auto await = [&](Transfer& transfer) {
-    if (transfer.wait(options.timeout)) return;
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kMost = std::chrono::hours(24 * 365);  // no clock overflows
+  const Clock::time_point end = Clock::now() + std::min(options.timeout, kMost);
+  const auto await = [&](Transfer& transfer) {  // of both steps together
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (transfer.wait(std::max(left, std::chrono::milliseconds{0}))) return;
     state_->self = state_;  // MPI may still write there
     state_->fail("not all ranks of the communicator have made their mpi::Group within " +
                  std::to_string(options.timeout.count()) + " ms");

@@ -2,7 +2,9 @@
 // told? Run by mpirun with any number of ranks.
 #include "ranks.h"
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <thread>
 
 #include <sys/resource.h>
@@ -251,9 +253,95 @@ TEST(Transfers, large_messages_move_when_all_ranks_have_begun) {
     }
     MPI_Barrier(MPI_COMM_WORLD);
     if (group.rank() == 0) pending = group.broadcast(0, bytes);
-    EXPECT_TRUE(pending->wait(kLong));
-    EXPECT_EQ(pending->moves(), size > 1000);
+    bool moved = false;
+    while (!pending->poll()) moved = moved || pending->moves();
+    EXPECT_FALSE(pending->moves());
+    EXPECT_TRUE(size > 1000 || !moved);
   }
+}
+
+// The first two have large messages for each other, and the others come much later: with large
+// ones, whose absence keeps nobody from moving those that are here, or with small ones, for which
+// nobody waits without pauses. (`late`: what goes between others than the first two.)
+void exchange_with_late_ranks(distributed::Group& group, std::size_t late) {
+  const auto bytes = [&](int from, int to) {
+    return from == to ? 0 : from < 2 && to < 2 ? std::size_t{32} << 20 : late;
+  };
+  std::vector<Bytes> out, in;
+  std::vector<std::span<const std::byte>> send;
+  std::vector<std::span<std::byte>> receive;
+  for (int r = 0; r < group.size(); ++r) {
+    out.push_back(Bytes(bytes(group.rank(), r)));
+    in.push_back(Bytes(bytes(r, group.rank())));
+  }
+  for (std::size_t r = 0; r < out.size(); ++r) {
+    send.emplace_back(out[r]);
+    receive.emplace_back(in[r]);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  const auto others_may_come = [&](const std::function<void()>& before) {
+    if (group.rank() < 2) before();
+    std::byte mark{};
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (group.rank() == 1) MPI_Send(&mark, 1, MPI_BYTE, 0, 7, MPI_COMM_WORLD);
+    if (group.rank() == 0) {  // when the first two have seen enough
+      MPI_Recv(&mark, 1, MPI_BYTE, 1, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      for (int r = 2; r < group.size(); ++r) MPI_Send(&mark, 1, MPI_BYTE, r, 7, MPI_COMM_WORLD);
+    } else if (group.rank() > 1) {
+      MPI_Irecv(&mark, 1, MPI_BYTE, 0, 7, MPI_COMM_WORLD, &request);
+      for (int done = 0; !done; MPI_Test(&request, &done, MPI_STATUS_IGNORE))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  std::unique_ptr<Pending> pending;
+  others_may_come([&] {
+    pending = group.exchange(send, receive);
+    const auto missing = [&](int r) {
+      EXPECT_FALSE(pending->poll());
+      const std::vector<int> ranks = pending->missing();
+      return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+    };
+    bool moved = false;
+    while (missing(1 - group.rank())) moved = moved || pending->moves();
+    EXPECT_TRUE(moved);
+    EXPECT_FALSE(pending->moves());  // what is left is of ranks that are late
+  });
+  if (!pending) pending = group.exchange(send, receive);
+  EXPECT_TRUE(pending->wait(kLong));
+}
+
+TEST(Transfers, large_messages_move_whoever_else_is_late) {
+  mpi::Group group(MPI_COMM_WORLD);
+  if (group.size() < 3) return;
+  exchange_with_late_ranks(group, 4000000);
+  exchange_with_late_ranks(group, 1000);
+}
+
+// The rank's duplicate of the communicator comes late, and the rest never: one time limit for both.
+TEST(Transfers, a_group_is_made_within_one_time_limit) {
+  using Clock = std::chrono::steady_clock;
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size == 1) return;
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) {
+    const Clock::time_point begin = Clock::now();
+    EXPECT_THROW(mpi::Group(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(2)}), PeerError);
+    EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(3400));
+    MPI_Barrier(MPI_COMM_WORLD);
+  } else {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    MPI_Comm duplicate = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Comm_idup(MPI_COMM_WORLD, &duplicate, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Barrier(MPI_COMM_WORLD);
+    std::int64_t piece = 1;  // after all, so that MPI can end
+    MPI_Iallreduce(MPI_IN_PLACE, &piece, 1, MPI_INT64_T, MPI_MIN, duplicate, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 // Rank 1 is late: the others have what all but it sent.
