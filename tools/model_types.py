@@ -4,8 +4,8 @@
     tools/model_types.py [--only NAME ...] [--seconds 40] [--jobs 1] [--traced] [--compiled] [--results FILE]
 
 A model of random weights runs on random inputs: without padding, with padding at the right and at the left, and generates some tokens if it
-can. Its results with attend are those with eager attention, or it is refused in words: anything else is "wrong". Each type is a process
-with a limit of time. --traced takes the masks that torch.compile and torch.export get; --compiled runs models inside torch.compile.
+can. Its results with attend are those with eager attention, or attend refuses it in words: anything else is "wrong", whatever else raises
+among it. Each type is a process with a limit of time. --traced takes the masks that torch.compile and torch.export get; --compiled runs models inside torch.compile.
 What no tiny config or no guessed input makes is counted and listed. With --results it goes on where it stood. Exit: 1 if one is wrong.
 """
 import argparse
@@ -183,8 +183,11 @@ def tensors(x, path=""):
 
 
 def difference(found, wanted, real):
-    worst = 0.0
-    for (path, a), (_, b) in zip(tensors(found), tensors(wanted), strict=True):
+    """(the largest, in units of the largest number or 1; where a tensor is of another shape, or missing)"""
+    found, wanted, worst = list(tensors(found)), list(tensors(wanted)), 0.0
+    if [path for path, _ in found] != [path for path, _ in wanted]:
+        return float("inf"), f"{len(found)} tensors, not {len(wanted)}"
+    for (path, a), (_, b) in zip(found, wanted):
         if a.shape != b.shape:
             return float("inf"), path
         if real is not None and a.shape[:2] == real.shape:
@@ -217,7 +220,16 @@ class Calls:
         functions["attend"] = counting
 
 
-REFUSALS = (NotImplementedError, ValueError, TypeError, RuntimeError, KeyError)
+OURS = pathlib.Path(attend.__file__).parent
+
+
+def is_refusal(error):
+    """One in words of attend's: it says so, and is raised in attend's own code. Anything else that only the run with attend raises is a
+    mistake of somebody's.
+    """
+    where = traceback.extract_tb(error.__traceback__)[-1].filename
+    return (isinstance(error, (NotImplementedError, ValueError, TypeError)) and pathlib.Path(where).is_relative_to(OURS)
+            and str(error).startswith(("attend", "attention")))
 
 
 def one(model_type, cls, given_arguments):
@@ -258,29 +270,30 @@ def one(model_type, cls, given_arguments):
                 tokens = eager.generate(**prompt, **options)
         except Exception as e:
             result["generate"] = f"eager: {type(e).__name__}: {e}"[:120]
+    worst = 0.0
     try:
         ours = cls._from_config(made(model_type), dtype=torch.float32, attn_implementation="attend").eval()
         ours.load_state_dict(eager.state_dict())
         report = attend.hf.check(ours)
         result["comes"], result["stays"] = len(report.comes), len(report.stays)
         model = torch.compile(ours, backend="eager") if given_arguments.compiled else ours
-        worst = 0.0
         with torch.no_grad():
             for side, inputs, real in paddings(given, names):
                 torch.manual_seed(3)
                 e, path = difference(model(**inputs), wanted[side], real)
-                worst = max(worst, e)
-                result[side] = e
+                result[side], worst = e, max(worst, e)
+                if path:
+                    result["why"] = f"{side}: {path}"
             if tokens is not None:
                 found = ours.generate(**prompt, **options)
                 e = difference(list(found.logits), list(tokens.logits), None)[0]
                 result["generated"], worst = e, max(worst, e)
-    except REFUSALS as e:
+    except Exception as e:
         where = traceback.extract_tb(e.__traceback__)[-1]
-        inner = "attend" in where.filename or "attend" in str(e)
-        result |= {"state": "refused", "why": f"{type(e).__name__}: {e} ({pathlib.Path(where.filename).name}:{where.lineno})"[:260], "ours": inner}
+        why = f"{type(e).__name__} ({pathlib.Path(where.filename).name}:{where.lineno}): {e}"[:260]
+        result |= {"state": "refused" if is_refusal(e) and worst <= WRONG else "wrong", "why": why, "error": worst}
     else:
-        result |= {"state": "wrong" if worst > WRONG else "agrees", "error": worst}
+        result |= {"state": "agrees" if worst <= WRONG else "wrong", "error": worst}
     if len(calls.without):
         result["without"] = dict(calls.without)
     result["calls"] = calls.count

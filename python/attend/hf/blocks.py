@@ -61,15 +61,14 @@ def head_importance(
     return attend.torch.head_importance(model, inputs, layers=layers, loss=loss, names=names)
 
 
-def _names(where: str, model: Any, layers: Any) -> list[str] | None:
-    """The modules that will come to attend. Refuses a model of which none does and, where all layers are meant, one of which
-    some do not.
+def _names(where: str, model: Any, layers: Any) -> dict[str, str] | None:
+    """The attentions of the model, and why one does not come to attend. Refuses a model of which none does and, where all
+    layers are meant, one of which some do not.
     """
     if not isinstance(model, nn.Module):
         return None
     report = check(model)
-    names = [name or type(model).__name__ for name in report.comes]
-    if not names or (layers is None and report.stays):
-        hint = "" if not names else "; name those that are meant by layers="
+    if not report.comes or (layers is None and report.stays):
+        hint = "" if not report.comes else "; name those that are meant by layers="
         raise ValueError(f"{where}: attentions of this model do not come to attend{hint}:\n{report}")
-    return names
+    return {row.name or type(model).__name__: row.why for row in report.rows}

@@ -4,8 +4,9 @@ Transformers makes one mask for a forward pass and hands it, as a tensor, throug
 attention. A described mask goes the same way with its description, and no [length, length] numbers. To model code it is the
 mask of eager attention, floats that are added to scores, which all code of models knows how to read: to some of it a mask
 of booleans would mean something else. The first operation makes the numbers, and from then on the mask is these
-numbers alone, since whoever has seen them may have changed them. Adding it to scores is refused: whoever does that computes
-attention by itself, and attend would be left out without a word.
+numbers alone, since whoever has seen them may have changed them. Adding it to other floats is refused: they are scores of code that
+computes attention by itself, and attend would be left out without a word; or, rarely, a bias that is handed to attend afterwards, which
+looks the same here.
 """
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from attend.torch.unheard import plain
 
 DESCRIBED = ("cpu", "cuda")  # devices on which attend computes
 _SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub", "aten::baddbmm", "aten::baddbmm_"}
-_COPIES = {"aten::clone", "aten::_to_copy"}
+_COPIES = {"aten::clone", "aten::_to_copy", "aten::_unsafe_view"}  # the last: of reshape(), after a clone
 
 
 class DescribedMask(Tensor):
@@ -35,9 +36,10 @@ class DescribedMask(Tensor):
     @staticmethod
     def __new__(
         cls, shape: tuple[int, ...], options: dict[str, Any] | None, make: Callable[[], Tensor],
-        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", strides: tuple[int, ...] | None = None,
     ) -> "DescribedMask":
-        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        """strides: None: those of a contiguous tensor."""
+        mask = Tensor._make_wrapper_subclass(cls, shape, strides, dtype=dtype, device=device)
         mask.options, mask.numbers, mask.make, mask.sizes = options, None, make, shape[2:]
         tensors = [] if options is None else [x for x in options.values() if isinstance(x, Tensor)]
         mask.prepared = TorchOptions(options, *shape[2:]) if options is not None and plain(*tensors) else None
@@ -49,8 +51,9 @@ class DescribedMask(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in _SUMS and any(_is_scores(x) for x in args):
             raise NotImplementedError(
-                "attend.hf: code of this model adds its mask to scores: it computes attention by itself, and not by "
-                'attend. attend.hf.check(model) says which modules do; with attn_implementation="eager" all of it runs'
+                "attend.hf: code of this model adds its mask to scores, and so computes attention by itself, and not by attend; or to a "
+                "bias, which it hands to attend afterwards, but the two look the same here. attend.hf.check(model) says which modules "
+                'come to attend; with attn_implementation="eager" all of it runs'
             )
 
         def plain(x: Any) -> Any:
@@ -82,10 +85,12 @@ def of_booleans(seen: Tensor, dtype: torch.dtype) -> DescribedMask:
 
 
 def _part(x: Any) -> Any:
-    """A part of a mask is a mask: it is not added to scores either."""
+    """A part of a mask is a mask: it is not added to scores either. It says how it lies in memory, by which PyTorch chooses between a
+    view and a copy.
+    """
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
         return x
-    mask = DescribedMask(tuple(x.shape), None, lambda: x, x.dtype, x.device)
+    mask = DescribedMask(tuple(x.shape), None, lambda: x, x.dtype, x.device, x.stride())
     mask.numbers = x
     return mask
 

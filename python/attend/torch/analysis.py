@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .capturing import Captured, Run, Step
-from .layers import Layer, Rules
+from .layers import Layer, Names, Rules
 from .taps import Look, Tap
 
 
@@ -16,7 +16,7 @@ class _Gates(Tap):
     where = "head_importance"
     changes = True
 
-    def __init__(self, model: nn.Module, layers: Any, names: Iterable[str] | None) -> None:
+    def __init__(self, model: nn.Module, layers: Any, names: Names | None) -> None:
         super().__init__(model)
         self.rules = Rules(self.where, layers, names)
         self.gates: dict[Layer, Tensor] = {}
@@ -44,7 +44,7 @@ class _Gated(Look):
 
 def head_importance(
     model: nn.Module, inputs: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, layers: Any = None,
-    loss: Callable[[Any], Tensor] | None = None, names: Iterable[str] | None = None,
+    loss: Callable[[Any], Tensor] | None = None, names: Names | None = None,
 ) -> dict[Layer, Tensor]:
     """{layer: [heads]}: how much the loss depends on each head, |d loss / d gate| where a gate of 1 multiplies the head's output
     (Michel, Levy and Neubig, "Are sixteen heads really better than one?"); of several batches the mean.

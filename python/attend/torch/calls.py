@@ -51,11 +51,12 @@ def call(
             changes = changes or tap.changes
     if unkept and not again and module is not None and not any(tap.changes for tap in taps):
         forget(module)
+    given_back = return_weights and dropped is None  # else those before dropout are for the looks alone
     if not looks:
-        out, weights = _compute(q, k, v, return_weights, options)
+        out, weights = _compute(q, k, v, given_back, options)
         return out, weights if dropped is None else dropped()
-    out, weights = _observed(looks, q, k, v, return_weights, options)
-    if weights is not None and dropped is not None:
+    out, weights = _observed(looks, q, k, v, given_back, options)
+    if return_weights and dropped is not None:
         weights = dropped()
         for look in looks:
             weights = look.edit_weights(weights, tuple(range(q.size(1))))

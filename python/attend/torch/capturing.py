@@ -10,7 +10,7 @@ import attend
 
 from . import contexts
 from .heads import of_heads
-from .layers import Layer, Rule, Rules, check_heads, heads_of, kind_of
+from .layers import Layer, Names, Rule, Rules, check_heads, heads_of, kind_of
 from .taps import Look, Tap
 
 KINDS = ("weights", "stats", "qkv", "out")
@@ -144,7 +144,7 @@ class Capture(Tap):
 
     def __init__(
         self, model: nn.Module | None, layers: Any, heads: Any, what: str | Iterable[str], inspect: Mapping[str, Any] | None,
-        names: Iterable[str] | None,
+        names: Names | None,
     ) -> None:
         super().__init__(model)
         self.what = _kinds(what)
@@ -244,7 +244,7 @@ class _CaptureLook(Look):
 
 def capture(
     model: nn.Module | None = None, *, layers: Any = None, heads: Any = None, what: str | Iterable[str] = "weights",
-    inspect: Mapping[str, Any] | None = None, names: Iterable[str] | None = None,
+    inspect: Mapping[str, Any] | None = None, names: Names | None = None,
 ) -> Capture:
     """`with capture(model) as run:` keeps what the attentions of the model do, those that are computed by attend.
 
@@ -253,7 +253,8 @@ def capture(
     heads      a number or several; None: all
     what       "weights", "stats" (attend.inspect()'s, without the weights), "qkv" or "out", or several of them
     inspect    options of attend.inspect() for "stats": {"top_k": 5}
-    names      of the modules that will call, if that is known: then a layer that is not there is an error at once
+    names      of the modules that will call, if that is known, or {name: why it will not, "" if it will}: then a layer that is not
+               there, or will not call, is an error at once
 
     Memory is taken for what is asked for alone, and the results do not change. A layer that was asked for and
     never called is an error at the end of the block. Without a model the names are those inside of the module that is called

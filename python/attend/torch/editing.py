@@ -1,5 +1,5 @@
 """edit(): heads of a running model that give something else than their own result."""
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attend._edits import MeanOf, PatternOf, Zero
 
 from .capturing import Captured, Run, _layers_of_torch
-from .layers import Layer, Rules, check_heads, heads_of
+from .layers import Layer, Names, Rules, check_heads, heads_of
 from .taps import Look, Tap
 
 
@@ -18,7 +18,7 @@ class Edit(Tap):
     where = "edit"
     changes = True
 
-    def __init__(self, model: nn.Module | None, edits: Mapping[Any, Any], names: Iterable[str] | None) -> None:
+    def __init__(self, model: nn.Module | None, edits: Mapping[Any, Any], names: Names | None) -> None:
         super().__init__(model)
         if not isinstance(edits, Mapping) or not edits:
             raise TypeError("edit: takes {(layer, head): what}, found " + (type(edits).__name__ if edits else repr(edits)))
@@ -108,7 +108,7 @@ class _EditLook(Look):
 
 def edit(
     model: nn.Module | Mapping[Any, Any] | None = None, edits: Mapping[Any, Any] | None = None, *,
-    names: Iterable[str] | None = None,
+    names: Names | None = None,
 ) -> Edit:
     """`with edit(model, {(layer, head): what}):` gives heads something else than their own result.
 

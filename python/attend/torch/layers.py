@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 from torch import nn
 
 
+# Of the modules that will call; or of all attentions, with why one will not call, "" if it will.
+Names = Iterable[str] | Mapping[str, str]
+
+
 class Layer(NamedTuple):
     """One attention of a forward pass: the name of the module that calls, and which of its calls in this pass.
 
@@ -62,10 +66,13 @@ class Rule:
 class Rules:
     """The layers that were asked for; each must be met by a call, or it is an error at the end."""
 
-    def __init__(self, where: str, layers: Any, names: Iterable[str] | None) -> None:
+    def __init__(self, where: str, layers: Any, names: Names | None) -> None:
         """layers: one, several, or None: all. names: of the modules that will call, where that is known."""
         self.where = where
         self.names = None if names is None else list(names)
+        self.stays: dict[str, str] = {}  # modules that will not call, and why
+        if isinstance(names, Mapping):
+            self.names, self.stays = [x for x in names if not names[x]], {x: why for x, why in names.items() if why}
         self.everything = layers is None
         if layers is None:
             given = self.names or []
@@ -87,6 +94,7 @@ class Rules:
     def _resolve(self, rule: Rule) -> None:
         """What can be known before anything runs. "*" wants all that it means, as None does."""
         known = self.names or []
+        self._refuse_what_stays(rule)
         if rule.number is not None:
             self._one_kind(known, rule)
             if not 0 <= rule.number < len(known):
@@ -97,6 +105,20 @@ class Rules:
         rule.wanted = self.names_of(rule)
         if not rule.wanted:
             raise ValueError(f"{self.where}: layer {rule} is not there; the attentions are {_listed(known)}")
+
+    def _refuse_what_stays(self, rule: Rule) -> None:
+        """Or what is meant would be done to a part of the model, without a word. A number counts all of a kind."""
+        if rule.number is None:
+            found = [name for name in self.stays if rule.means(Layer(name, rule.call or 0), -1)]
+        else:
+            found = [name for name in self.stays if kind_of(name) in map(kind_of, self.names or [])]
+        if not found:
+            return
+        if found == [rule.name]:
+            raise ValueError(f"{self.where}: layer {rule} does not come to attend: {self.stays[found[0]]}")
+        what = "counts" if rule.name is None else "means"
+        lines = "".join(f"\n  {name}: {self.stays[name]}" for name in found[:8]) + ("\n  and more" if len(found) > 8 else "")
+        raise ValueError(f"{self.where}: layer {rule} {what} attentions that do not come to attend; say others by name:{lines}")
 
     def _one_kind(self, names: Iterable[str], rule: Rule) -> None:
         kinds = sorted({kind_of(name) for name in names})

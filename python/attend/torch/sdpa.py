@@ -2,6 +2,7 @@
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -40,6 +41,9 @@ class Call(NamedTuple):
     why: str = ""
 
 
+_counts_lock = threading.Lock()  # threads of a backward pass add to a block's counts too
+
+
 class Calls:
     """Which calls of attention a block saw, and where they ran. str() of it is a table to read.
 
@@ -51,7 +55,8 @@ class Calls:
         self.counts: dict[Call, int] = {}
 
     def add(self, call: Call) -> None:
-        self.counts[call] = self.counts.get(call, 0) + 1
+        with _counts_lock:
+            self.counts[call] = self.counts.get(call, 0) + 1
 
     def __len__(self) -> int:
         return sum(self.counts.values())
@@ -90,7 +95,9 @@ class _Blocks(threading.local):
 
 
 _blocks = _Blocks()
-_of_threads: dict[int, list[_Block]] = {}  # those of every thread that has any
+# Those of every thread that has any. One that ends inside of a block, in a generator that nobody closed, has none any more.
+_of_threads: "weakref.WeakKeyDictionary[threading.Thread, list[_Block]]" = weakref.WeakKeyDictionary()
+_threads_lock = threading.Lock()
 
 
 def _block() -> _Block | None:
@@ -100,7 +107,8 @@ def _block() -> _Block | None:
     """
     if _blocks.open:
         return _blocks.open[-1]
-    others = [blocks[-1] for blocks in list(_of_threads.values()) if blocks]
+    with _threads_lock:
+        others = [blocks[-1] for thread, blocks in _of_threads.items() if blocks and thread.is_alive()]
     return others[0] if len(others) == 1 else None
 
 
@@ -134,16 +142,23 @@ def sdpa(
     calls = Calls()
     # The same mode each time, or torch.compile would make its graphs anew in every block.
     mode = _modes[strict] if context is None else _Mode(strict, context)
-    with _without_fast_path():
-        _blocks.open.append((calls, names))
-        _of_threads[threading.get_ident()] = _blocks.open
-        try:
-            with mode:
-                yield calls
-        finally:
-            _blocks.open.pop()
-            if not _blocks.open:
-                _of_threads.pop(threading.get_ident(), None)
+    with _without_fast_path(), _opened((calls, names)), mode:
+        yield calls
+
+
+@contextmanager
+def _opened(block: _Block) -> Iterator[None]:
+    thread, blocks = threading.current_thread(), _blocks.open
+    blocks.append(block)
+    with _threads_lock:
+        _of_threads[thread] = blocks
+    try:
+        yield
+    finally:
+        blocks[:] = [x for x in blocks if x is not block]  # it may end in another thread
+        with _threads_lock:
+            if not blocks:
+                _of_threads.pop(thread, None)
 
 
 _fast_path_lock = threading.Lock()

@@ -55,12 +55,12 @@ def test_code_without_the_interface():
 
 
 def test_code_without_the_interface_that_takes_our_mask_is_stopped():
-    """It would add booleans to its scores, which hide nothing."""
+    """It gets the floats of eager attention, so it would compute what eager does: by itself, and attend would be left out."""
     for config in (t.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4), t.XGLMConfig(
         vocab_size=37, d_model=32, ffn_dim=24, num_layers=2, attention_heads=4, max_position_embeddings=16
     )):
         model = t.AutoModel.from_config(config, attn_implementation="attend")
-        with pytest.raises(NotImplementedError, match="computes attention by itself, and not by attend"):
+        with pytest.raises(NotImplementedError, match="computes attention by itself, and not by attend; or to a bias"):
             model(input_ids=torch.full((1, 3), 5))
 
 

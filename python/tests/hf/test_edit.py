@@ -130,6 +130,11 @@ def test_a_pass_is_given_the_patterns_of_the_same_pass(name, cross):
             model.generate(**given, **new | {"max_new_tokens": 5, "min_new_tokens": 5})
 
 
+def checkpoint_functions(model):
+    """{module: the function that it is checkpointed by}"""
+    return {name: vars(m)["_gradient_checkpointing_func"] for name, m in model.named_modules() if "_gradient_checkpointing_func" in vars(m)}
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_checkpointing_computes_with_the_edits_of_the_forward_pass(name, reentrant):
@@ -143,16 +148,19 @@ def test_checkpointing_computes_with_the_edits_of_the_forward_pass(name, reentra
         torch.manual_seed(3)
         if checkpointed:
             checkpointing(model, reentrant)
+        before = checkpoint_functions(model)
         with attend.hf.edit(model, edits):
             loss = model(**given).loss
+            inside = checkpoint_functions(model)
+        assert bool(before) == checkpointed and before.keys() == inside.keys()
+        assert any(inside[key] is not before[key] for key in before) == checkpointed  # else it is not edit() that is put back
+        assert all(function is before[key] for key, function in checkpoint_functions(model).items())
         model.zero_grad()
         loss.backward()  # after the block
         results.append({key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None})
     assert results[0].keys() == results[1].keys()
     for key, gradient in results[0].items():
         assert error(results[1][key], gradient) < 1e-6, key
-    assert not any(hasattr(m._gradient_checkpointing_func, "keeps_edits")
-                   for m in model.modules() if hasattr(m, "_gradient_checkpointing_func"))
 
 
 def test_mistakes_are_said():

@@ -190,6 +190,9 @@ def described():
     lambda m: torch.cat([m, m], -1), lambda m: m.expand(2, 3, 4, 4), lambda m: m.sum(), lambda m: m.clone(), lambda m: m.to(torch.float64),
     lambda m: torch.zeros(2, 1, 4, 4).masked_fill(m != 0, 1.0), lambda m: m.reshape(2, 16), lambda m: m.detach(), lambda m: 1.0 - m,
     lambda m: m + m, lambda m: torch.nn.functional.pad(m, (0, 2)),
+    lambda m: m.expand(2, 3, 4, 4).reshape(6, 4, 4), lambda m: m.transpose(2, 3).contiguous().view(2, 16), lambda m: m.mT.reshape(2, 16),
+    lambda m: m.permute(3, 0, 2, 1).reshape(4, 8), lambda m: m[:, :, ::2, 1:].flatten(1), lambda m: m[:, 0, 1:].mT.clone().mT.view(-1),
+    lambda m: m.expand(2, 3, 4, 4).contiguous().view(6, 16), lambda m: m.mT.to(torch.float64).mT.view(2, 16),
 ], ids=lambda f: str(f.__code__.co_firstlineno))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_described_mask_is_eagers_to_everybody(operation, dtype):
@@ -199,6 +202,15 @@ def test_a_described_mask_is_eagers_to_everybody(operation, dtype):
         found = operation(mask)
         assert mask.dtype == dtype and found.dtype == wanted.dtype and torch.equal(found, wanted)
         assert mask.options is None  # whoever has seen the numbers may have changed them
+
+
+def test_a_part_of_a_mask_lies_in_memory_as_eagers_does():
+    """PyTorch chooses by it between a view and a copy."""
+    wanted = floats(batch_size=2, q_length=4, kv_length=4)
+    for part in (lambda m: m.expand(2, 3, 4, 4), lambda m: m.mT, lambda m: m[:, :, ::2, 1:], lambda m: m.mT.clone(), lambda m: m.mT.contiguous()):
+        found = part(described())
+        assert type(found) is DescribedMask and found.stride() == part(wanted).stride()
+        assert found.is_contiguous() == part(wanted).is_contiguous()
 
 
 def test_what_is_written_into_a_described_mask_counts():
@@ -211,7 +223,7 @@ def test_what_is_written_into_a_described_mask_counts():
 
 
 @pytest.mark.parametrize("make", [
-    described, lambda: described()[:, :, :2], lambda: attend_mask(2, 4, 4, mask_function=lookalike), lambda: described().to(torch.float64),
+    described, lambda: described()[:, :, :2], lambda: described().expand(2, 3, 4, 4).reshape(6, 4, 4), lambda: attend_mask(2, 4, 4, mask_function=lookalike), lambda: described().to(torch.float64),
 ])
 def test_a_mask_is_not_added_to_scores(make):
     """Who does that computes attention by itself, and attend would be left out without a word."""

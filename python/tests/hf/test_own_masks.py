@@ -65,6 +65,21 @@ def test_as_eager_or_refused(name):
         assert error(found, wanted) < 2e-5, pad
 
 
+def test_informers_sparse_attention_is_eagers():
+    """It reshapes parts of its mask, and draws at random."""
+    config = t.InformerConfig(
+        prediction_length=4, context_length=8, lags_sequence=[1, 2], num_time_features=1, input_size=1, d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, attention_type="prob", dropout=0.0)
+    results, given = [], {"past_values": torch.randn(3, 10), "past_time_features": torch.randn(3, 10, 1), "past_observed_mask": torch.ones(3, 10),
+                          "future_values": torch.randn(3, 4), "future_time_features": torch.randn(3, 4, 1)}
+    for implementation in ("eager", "attend"):
+        torch.manual_seed(0)
+        model = t.InformerModel._from_config(config, attn_implementation=implementation).eval()
+        with torch.no_grad():
+            results.append(model(**given).last_hidden_state)
+    assert error(results[1], results[0]) < 2e-5
+
+
 def test_deepseek_generates_as_eager_does():
     """Its compressed keys are joined to the others, and their mask to the mask."""
     eager, ours = pair("deepseek_v4", t.AutoModelForCausalLM)

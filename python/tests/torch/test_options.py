@@ -50,7 +50,7 @@ CASES = {
         alibi=torch.rand(4, dtype=F64), blocks=(torch.ones(1, 1, 3, 2, dtype=torch.bool), 1, 3), dropout=(0.2, 3)),
 }
 GRAPH = ("test_aot_dispatch_dynamic",)
-IN_A_GRAPH = ("sinks", "query_offset of each", "packed keys", "pages", "scales", "all")  # the slow check
+IN_A_GRAPH = ("sinks", "query_offset of each", "packed keys", "pages", "scales", "all")  # the slow check; of the others in test_graphs.py
 every_option = pytest.mark.parametrize("name", CASES)
 
 
@@ -90,15 +90,15 @@ def test_gradients_through_out_lse_and_weights(name):
     assert torch.autograd.gradcheck(results, inputs, fast_mode=True)
 
 
-@every_option
-def test_opcheck(name, monkeypatch):
+def heard(name, monkeypatch):
+    """{"forward": (arguments, keywords), "backward": ...} of the two operators, as PyTorch's own checks take them."""
     seen = {}
 
     def listen(operator, key):
-        def heard(*args, **kwargs):
+        def call(*args, **kwargs):
             seen[key] = args, kwargs
             return operator(*args, **kwargs)
-        return heard
+        return call
 
     monkeypatch.setattr(general, "attention_operator", listen(attention, "forward"))
     monkeypatch.setattr("attend.torch.operators.attention_backward", listen(attention_backward, "backward"))
@@ -106,13 +106,18 @@ def test_opcheck(name, monkeypatch):
     results = function(*inputs, return_lse=True, return_weights=name != "pages")
     sum(x.clamp(min=-1e3).sum() for x in results).backward()
     monkeypatch.undo()
-    utils = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(attention, *seen["forward"], test_utils=(*utils, *GRAPH * (name in IN_A_GRAPH)))
-    # The gradient's own gradient is refused, which the check in a graph would take for a defect.
+    # The gradient's own gradient is refused, which the checks would take for a defect.
     args, kwargs = seen["backward"]
-    torch.library.opcheck(
-        attention_backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args), kwargs,
-        test_utils=utils)
+    seen["backward"] = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args), kwargs
+    return seen
+
+
+@every_option
+def test_opcheck(name, monkeypatch):
+    utils = ("test_schema", "test_faketensor", "test_autograd_registration", *GRAPH * (name in IN_A_GRAPH))
+    seen = heard(name, monkeypatch)
+    torch.library.opcheck(attention, *seen["forward"], test_utils=utils)
+    torch.library.opcheck(attention_backward, *seen["backward"], test_utils=utils)
 
 
 REFUSED = {

@@ -1,4 +1,5 @@
 """with attend.torch.sdpa(): other people's models on attend, what the block says of them, and what it leaves behind."""
+import sys
 import threading
 
 import attend
@@ -349,6 +350,48 @@ def test_a_thread_whose_block_may_be_one_of_several_is_not_listed():
         thread.join()
         run_in_a_thread(of_nobody)
     assert len(calls) == calls.on_attend == 1
+
+
+def test_a_thread_that_ended_inside_a_block_has_none_any_more():
+    """In a generator that nobody closed; here it is closed at the end, in another thread."""
+    from attend.torch.sdpa import _modes, _of_threads
+
+    q, left = torch.ones(1, 1, 2, 4), []
+
+    def leaves():
+        left.append(attend.torch.sdpa())
+        left[0].__enter__()
+
+    def of_nobody():
+        with _modes[False]:
+            F.scaled_dot_product_attention(q, q, q)
+
+    run_in_a_thread(leaves)
+    with attend.torch.sdpa() as calls:
+        run_in_a_thread(of_nobody)
+        assert len(calls) == calls.on_attend == 1
+    _modes[False].__enter__()  # the one that PyTorch takes away is that of the thread that closes
+    left.pop().gen.close()
+    assert len(_of_threads) == 0 and torch.backends.mha.get_fastpath_enabled()
+
+
+def test_calls_that_threads_add_at_once_are_all_counted():
+    calls, call, before = attend.torch.Calls(), attend.torch.Call("", (), (), (), "float32", "attend"), sys.getswitchinterval()
+
+    def add():
+        for _ in range(20_000):
+            calls.add(call)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert calls.on_attend == 80_000
 
 
 def test_a_context_of_its_own_and_what_is_none():

@@ -103,6 +103,25 @@ def test_weights_after_dropout_are_edited_too(average):
     assert torch.equal(found, plain.mean(1) if average else plain)
 
 
+def test_weights_before_dropout_are_computed_for_who_looks_alone(monkeypatch):
+    model = nn.ModuleList(attend.torch.MultiheadAttention(16, 4, dropout=0.5, batch_first=True) for _ in range(2))
+    x, asked = torch.randn(2, 5, 16), []
+
+    def attention(*tensors, return_weights=False, weight_heads=None, **options):
+        asked.append(weight_heads if return_weights else ())
+        return attend.torch.attention(*tensors, return_weights=return_weights, weight_heads=weight_heads, **options)
+
+    monkeypatch.setattr("attend.torch.calls.attention", attention)
+    for block, heads in (
+        (attend.torch.edit(model, {("1", 1): attend.zero}), ()), (attend.torch.capture(model, layers="1", what="out"), ()),
+        (attend.torch.capture(model, layers="1", heads=[2]), (2,)),
+    ):
+        with block:
+            assert all(layer(x, x, x)[1].shape == (2, 5, 5) for layer in model)
+        assert asked == [(), heads]
+        asked.clear()
+
+
 def test_a_number_is_refused_of_its_own_layer_alone():
     """That another layer is called twice says nothing about this one."""
     class Pair(nn.Module):
