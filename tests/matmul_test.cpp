@@ -148,18 +148,22 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
         const TensorView bias = guarded(numbers({n}, type, 3));
         const PackedWeights ready = packed(bt.permute({1, 0}), *kernel, context);
         const Tensor empty({m, n}, type);
-        const TensorView c[] = {guarded(empty), guarded(empty), guarded(empty), guarded(empty)};
-        const TensorView plain[] = {guarded(empty), guarded(empty)};
+        const TensorView c[] = {guarded(empty), guarded(empty), guarded(empty), guarded(empty),
+                                guarded(empty)};
+        const TensorView plain[] = {guarded(empty), guarded(empty), guarded(empty)};
         const Multiplication list[] = {{a, b, bias, c[0]},
                                        {a, bt.permute({1, 0}), bias, c[1]},
                                        {across.permute({1, 0}), b, bias, c[2]},
                                        {across.permute({1, 0}), b, bias, c[3], &ready},
+                                       {a, b, bias, c[4], &ready},
                                        {a, b, {}, plain[0]},
-                                       {a, bt.permute({1, 0}), {}, plain[1]}};
+                                       {a, bt.permute({1, 0}), {}, plain[1]},
+                                       {a, b, {}, plain[2], &ready}};
         matmul(list, context);
         expect_defined(a, b, bias, c[0], context);
         expect_defined(a, b, {}, plain[0], context);
-        ASSERT_EQ(difference(plain[1], plain[0]), "") << m << " " << k;
+        for (const TensorView& made : plain)
+          ASSERT_EQ(difference(made, plain[0]), "") << m << " " << k;
         for (const TensorView& made : c) ASSERT_EQ(difference(made, c[0]), "") << m << " " << k;
       }
     }

@@ -2,6 +2,7 @@
 // next forward pass must see it.
 #include "c_api/handles.h"
 #include "layer/packing.h"
+#include "plan/plan.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 
@@ -42,11 +43,27 @@ TEST(PackedWeights, have_the_bits_of_weights_as_they_lie) {
     for (const std::int64_t in : {1, 40, 300}) {
       const Linear layer({.in = in, .out = 70, .type = type, .seed = 1});
       const Linear open(layer.weight(), layer.bias());  // whose weights came from outside
-      for (const std::int64_t rows : {1, 2, 13, 50}) {
+      for (const std::int64_t rows : {1, 2, 3, 4, 7, 8, 9, 13, 50}) {
         const Tensor x = numbers({rows, in}, type, 2);
         EXPECT_EQ(difference(layer.forward(x), open.forward(x)), "") << in << " " << rows;
       }
     }
+}
+
+// Weights of 16 bits too, on machines that multiply nothing narrower than f32.
+TEST(PackedWeights, take_the_bytes_of_their_type) {
+  for (const Kernel<Product>* row : kernel_table<Product>()) {
+    Context context({.kernels = "product:" + std::string(row->name)});
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+      const ProductProblem problem{.device = {}, .type = type};
+      if (!why_not(*row, problem, features_of(problem), this_machine()).empty()) continue;
+      const std::int64_t in_parts = type == DType::f16 ? row->f16.parts : 1;
+      const Tensor b = numbers({256, 128}, type, 1);  // whole panels of every row
+      const PackedWeights made = packed(b, *row, context);
+      EXPECT_EQ(made.data.dtype(), type) << row->name;
+      EXPECT_EQ(made.data.count(), b.count() * in_parts) << row->name;
+    }
+  }
 }
 
 // Weights that one row packed are no use to another: a Context that forces one reads them where

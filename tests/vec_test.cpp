@@ -327,6 +327,31 @@ void expect_conversions(const HalfWords<Half>& words, int lanes) {
   }
 }
 
+// All numbers of a 16-bit type, in the order in which products read packed ones.
+template <class Half>
+void expect_packed(const HalfWords<Half>& words, int lanes) {
+  std::vector<Half> halves(4 * static_cast<std::size_t>(lanes));
+  std::vector<float> wide(halves.size());
+  for (std::uint32_t first = 0; first < 65536; first += static_cast<std::uint32_t>(halves.size())) {
+    for (std::size_t n = 0; n < halves.size(); ++n)
+      halves[n].bits = static_cast<std::uint16_t>(first + n);
+    words.packed(halves.data(), wide.data());
+    for (std::size_t n = 0; n < halves.size(); ++n) {
+      const auto each = static_cast<std::size_t>(lanes);
+      const std::size_t in_pair = n % (2 * each);
+      const std::size_t at =
+          std::is_same_v<Half, bf16> ? n - in_pair + in_pair % each * 2 + in_pair / each : n;
+      ASSERT_TRUE(same(wide[n], static_cast<float>(halves[at]))) << halves[at].bits;
+    }
+  }
+}
+
+TEST_P(Vec, packed_numbers_of_16_bits_are_widened_exactly) {
+  const int lanes = GetParam().words->f32.lanes;
+  expect_packed(GetParam().words->of_bf16, lanes);
+  expect_packed(GetParam().words->of_f16, lanes);
+}
+
 TEST_P(Vec, numbers_of_16_bits_are_widened_exactly_and_rounded_once) {
   const int lanes = GetParam().words->f32.lanes;
   expect_conversions(GetParam().words->of_bf16, lanes);

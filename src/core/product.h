@@ -93,14 +93,17 @@ struct Matrices {
   const T* b = nullptr;
   std::int64_t b_depth = 0, b_column = 0;  // likewise
   const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
-  // Instead of both, weights of 8 bits: with the strides of b, or as pack_bytes() left them; and
-  // the scales [n] of their columns, which are there for such weights alone.
-  const std::int8_t *bytes = nullptr, *packed_bytes = nullptr;
-  const T* scales = nullptr;
+  // Instead of both, a b of fewer bits than T, which is widened where it is multiplied: i8, or bf16
+  // and f16 where T is float. With the strides of b, or as pack_narrow() left it.
+  DType b_type = dtype_of<T>();
+  const void *narrow = nullptr, *packed_narrow = nullptr;
+  const T* scales = nullptr;  // [n], of the columns, where b is i8
   const T* bias = nullptr;
   T* c = nullptr;
   std::int64_t c_row = 0;  // columns lie side by side
   float* sums = nullptr;   // [m, n], for a kernel that has a longest_sum, where k is beyond it
+
+  bool is_narrow() const noexcept { return b_type != dtype_of<T>(); }
 };
 
 struct MatrixRange {
@@ -124,19 +127,19 @@ struct MatrixFunctions {
   std::int64_t steps = 1;                // of the depth that are multiplied together
   std::int64_t parts = 1;                // elements that each of b is packed as
   std::int64_t longest_sum = kAnyDepth;  // the depth beyond which run() needs memory for sums
-  // The same of weights of 8 bits, in packed_bytes_size() bytes; of rows that take them.
-  void (*pack_bytes)(const Matrices<T>&, const RangeOfB&, std::int8_t* packed) noexcept = nullptr;
+  // The same of a b of fewer bits, of f32 and f64 functions: packed_narrow_size() of its elements.
+  void (*pack_narrow)(const Matrices<T>&, const RangeOfB&, void* packed) noexcept = nullptr;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
     return (n + columns - 1) / columns * columns * ((k + steps - 1) / steps * steps) * parts;
   }
 };
 
-// Weights of 8 bits are packed for so many columns at a time, a line of the cache with each step,
-// and ranges of such products begin at a multiple of it.
-inline constexpr std::int64_t kByteColumns = 64;
-constexpr std::int64_t packed_bytes_size(std::int64_t n, std::int64_t k) noexcept {
-  return (n + kByteColumns - 1) / kByteColumns * kByteColumns * k;
+// A b of fewer bits is packed for so many columns at a time, of 8 bits a line of the cache with
+// each step, and ranges of such products begin at a multiple of it.
+inline constexpr std::int64_t kNarrowColumns = 64;
+constexpr std::int64_t packed_narrow_size(std::int64_t n, std::int64_t k) noexcept {
+  return (n + kNarrowColumns - 1) / kNarrowColumns * kNarrowColumns * k;
 }
 
 // ---- Rows of the kernel table ------------------------------------------------------------------
@@ -152,7 +155,7 @@ struct Kernel<Product> {
   Features takes;
   std::string (*declines)(const Problem&, const Machine&);
   std::string (*slower)(const Machine&) = nullptr;  // as in core/kernel.h
-  MatrixFunctions<float> f32{};  // for 16-bit tensors too, which are widened first
+  MatrixFunctions<float> f32{};  // for 16-bit tensors too: a is widened first, packed b on the way
   MatrixFunctions<double> f64{};
   MatrixFunctions<attend::bf16> bf16{};  // if the row has them, for such tensors instead of f32's
   MatrixFunctions<attend::f16> f16{};    // likewise

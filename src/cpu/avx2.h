@@ -117,6 +117,12 @@ struct F32 {
     return {_mm256_cvtepi32_ps(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
   }
+  static void load_pairs(const bf16* p, F32& even, F32& odd) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xFFFF0000));
+    even.v = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    odd.v = _mm256_castsi256_ps(_mm256_and_si256(both, high));
+  }
   void rounded(bf16* p) const {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

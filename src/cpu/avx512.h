@@ -116,6 +116,12 @@ struct F32 {
     return {_mm512_cvtepi32_ps(
         _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
   }
+  static void load_pairs(const bf16* p, F32& even, F32& odd) {
+    const __m512i both = _mm512_loadu_si512(p);
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    even.v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    odd.v = _mm512_castsi512_ps(_mm512_and_si512(both, high));
+  }
   void rounded(bf16* p) const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -109,8 +109,10 @@ class FewRows {
   template <class E>
   void weigh(const Tile<V>& tile, const Rows<E>& rows, const Place<Sum>& to, Sum* top,
              Sum* sum) noexcept {
-    k_later_ = scores_.template later<E>(p.d);
-    v_later_ = scores_.template later<E>(p.dv);
+    // Behind rows that were packed is nothing to ask for.
+    const bool raw = chunk_.raw_k != nullptr;
+    k_later_ = raw || chunk_.k != chunk_.packed_k ? scores_.template later<E>(p.d) : 0;
+    v_later_ = raw || chunk_.v != chunk_.packed_v ? scores_.template later<E>(p.dv) : 0;
     for (int n = 0; n < rounded(tile.rows); ++n)  // behind them the last one again
       for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
     scores<1>(rows, tile.rows);

@@ -335,8 +335,9 @@ class FlashForward {
     const std::int64_t lines = streamed                             ? 1
                                : kVectors > 1 && arrays_.chunk.cold ? (p.dv + kLine - 1) / kLine
                                                                     : 0;
+    const bool lie = arrays_.chunk.v != arrays_.chunk.packed_v;  // else behind them is nothing
     LinesOf<V> soon(arrays_.chunk.v, arrays_.chunk.v_stride, p.dv,
-                    streamed ? scores_.later(p.dv) : 0);
+                    streamed && lie ? scores_.later(p.dv) : 0);
     for (int j = 0; j < count; ++j, s += kVectors * V::kLanes) {
       for (std::int64_t n = 0; n < lines; ++n) soon.prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) {

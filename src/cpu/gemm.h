@@ -13,11 +13,12 @@
 // as much as a dozen rows of a. So a layer keeps its weights packed where it knows that nobody else
 // can write them; else many rows share a b that is packed for all of them (layer/matmul.cpp), and
 // few read it as it lies (gemm_few.h). The same bits come out either way. Weights of 8 bits become
-// panels of b when they are wanted, or are read as they lie by few rows (gemm_bytes.h).
+// panels of b when they are wanted, or are read as they lie by few rows (gemm_narrow.h); and so do
+// packed ones of 16 bits.
 #pragma once
 
-#include "cpu/gemm_bytes.h"
 #include "cpu/gemm_few.h"
+#include "cpu/gemm_narrow.h"
 
 namespace attend {
 namespace {
@@ -70,9 +71,14 @@ class PanelsOfB {
     if (k != k_ || column < column_ || column >= column_ + kTogether) {
       const std::int64_t depth = p_.k - k < kSumBlock ? p_.k - k : kSumBlock;
       const std::int64_t columns = end_ - column < kTogether ? end_ - column : kTogether;
-      if (p_.scales == nullptr)
-        pack_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
-      else widen_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
+      if (!p_.is_narrow()) pack_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
+      else
+        with_narrow<V>(p_.b_type, [&]<class E>(E) {
+          if constexpr (HasHalves<V, E>)
+            if (p_.packed_narrow != nullptr)
+              return widen_lines<V, kColumns, E>(p_, k, depth, column, columns, panels_, kPanel);
+          widen_panels<V, kColumns, E>(p_, k, depth, column, columns, panels_, kPanel);
+        });
       k_ = k, column_ = column;
     }
     return panels_ + (column - column_) / kColumns * kPanel;
@@ -186,7 +192,7 @@ template <class V>
 // serves all rows.
 template <class V>
 void run_matrix(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
-  if (p.scales != nullptr ? run_few_bytes<V>(p, range) : run_few<V>(p, range)) return;
+  if (p.is_narrow() ? run_few_narrow<V>(p, range) : run_few<V>(p, range)) return;
   const std::int64_t all = range.row_end - range.row_begin;
   if (p.a_depth != 1 || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
     return run_across<V>(p, range);
@@ -220,7 +226,7 @@ inline constexpr MatrixFunctions<OperandOf<V>> kMatrixFunctions{
     .rows = TilesOf<V>::kPanels ? kAcrossRows<OperandOf<V>> : kEveryRow,
     .pack = pack_matrix<V>,
     .run = run_matrix<V>,
-    .pack_bytes = pack_bytes<OperandOf<V>>};
+    .pack_narrow = pack_narrow<V>};
 
 }  // namespace
 }  // namespace attend

@@ -92,6 +92,12 @@ struct F32 : Lanes<float, std::int32_t> {
     __builtin_memcpy(&four, p, sizeof four);
     return __builtin_convertvector(four, Mask);
   }
+  static void load_pairs(const bf16* p, F32& even, F32& odd) {
+    Mask both;
+    __builtin_memcpy(&both, p, sizeof both);
+    even.v = reinterpret_cast<Native>(both << 16);
+    odd.v = reinterpret_cast<Native>(both & static_cast<std::int32_t>(0xFFFF0000));
+  }
   static F32 widened(const bf16* p) { return {{reinterpret_cast<Native>(bits_of(p) << 16)}}; }
   // The exponent rebiased, that of infinity and NaN twice; subnormal numbers, in units of 2^-24, as
   // whole ones.

@@ -108,6 +108,11 @@ struct F32 {
     const int16x8_t wider = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)));
     return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wider)))};
   }
+  static void load_pairs(const bf16* p, F32& even, F32& odd) {
+    const uint32x4_t both = vreinterpretq_u32_u16(vld1q_u16(&p->bits));
+    even.v = vreinterpretq_f32_u32(vshlq_n_u32(both, 16));
+    odd.v = vreinterpretq_f32_u32(vandq_u32(both, vdupq_n_u32(0xFFFF0000)));
+  }
   void rounded(bf16* p) const {
     const uint32x4_t bits = vreinterpretq_u32_f32(v),
                      last = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -141,8 +146,8 @@ inline F32 fma_lane(F32 a, F32 b, F32 c) {
 // A number as the last bits of 2^23 + 128 + n, from which that is taken: exact, in any rounding
 // mode, and by instructions of which a Neoverse N1 begins two a cycle; SCVTF takes two cycles each.
 template <int kCount>
-ATTEND_INLINE void load_bytes(const std::int8_t* from, F32 (&to)[kCount]) {
-  static_assert(kCount % 4 == 0);
+requires(kCount % 4 == 0) ATTEND_INLINE
+    void load_narrow(const std::int8_t* from, F32 (&to)[kCount]) {
   const float32x4_t base = vdupq_n_f32(0x1p23F + 128);
   const uint16x8_t exponent = vdupq_n_u16(0x4B00);
   unrolled<kCount / 4>(ATTEND_EACH(n) {
@@ -154,6 +159,14 @@ ATTEND_INLINE void load_bytes(const std::int8_t* from, F32 (&to)[kCount]) {
       to[4 * n + 2 * h + 1] = {
           vsubq_f32(vreinterpretq_f32_u16(vzip2q_u16(half[h], exponent)), base)};
     });
+  });
+}
+template <int kCount>
+requires(kCount % 2 == 0) ATTEND_INLINE void load_narrow(const f16* from, F32 (&to)[kCount]) {
+  unrolled<kCount / 2>(ATTEND_EACH(n) {
+    const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(&from[n * 8].bits));
+    to[2 * n] = {vcvt_f32_f16(vget_low_f16(halves))};
+    to[2 * n + 1] = {vcvt_high_f32_f16(halves)};
   });
 }
 inline void after(const float*& p, F32 sum) { asm("" : "+r"(p) : "w"(sum.v)); }

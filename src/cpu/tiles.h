@@ -36,7 +36,7 @@ namespace {
 //                        tiles read them, and so are rows of a (products by lane want that)
 // kArrangeForward,
 // kArrangeBackward       tiles from which on that pays
-// kByteSums              of a product of few rows with weights of 8 bits, vectors of them
+// kNarrowSums            of a product of few rows with packed weights of 8 or 16 bits, vectors
 // kPanelsOfB             of a product of layers that are packed at a time, if b is not packed yet
 // kTiles, kLeastTiles    of scores in a task of forward, which share a chunk of keys; at least
 // kSliceBytes            values of that many bytes are weighed at a time; 0: those of 64 keys
@@ -59,7 +59,7 @@ template <class T>
 struct Avx512Tiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 2;
   static constexpr int kFewRows = 8, kFewSlice = 16, kFewAhead = 32;
-  static constexpr int kByteSums = 16;
+  static constexpr int kNarrowSums = 16;
   static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0, kBandKeys = 8;
   static constexpr bool kPanels = false, kAsks = false, kAsksSums = true;
   static constexpr int rows(int vectors, bool) { return vectors > kScores ? 4 : 12; }
@@ -70,7 +70,7 @@ template <class T>
 struct Avx2Tiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 3, kSteps = 1;
   static constexpr int kFewRows = 4, kFewSlice = 16, kFewAhead = 32;
-  static constexpr int kByteSums = 8;
+  static constexpr int kNarrowSums = 8;
   static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
   static constexpr bool kPanels = false, kAsks = false;
   static constexpr int rows(int vectors, bool) {
@@ -86,7 +86,7 @@ template <class T>
 struct NeonTiles : VectorTiles<T> {
   static constexpr int kScores = 3, kFeatures = 2, kWide = 4, kWidest = 8, kLast = 5, kSteps = 1;
   static constexpr int kFewRows = 1, kFewSlice = 8, kFewAhead = 48, kFewLater = 64 << 10;
-  static constexpr int kByteSums = 16;
+  static constexpr int kNarrowSums = 16;
   static constexpr int kPanelsOfB = 4, kTiles = 16, kLeastTiles = 4, kSliceBytes = 32 << 10;
   static constexpr bool kPanels = true, kAsks = true;
   static constexpr int rows(int vectors, bool along) {
@@ -100,7 +100,7 @@ template <class T>
 struct GenericTiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 1;
   static constexpr int kFewRows = 4, kFewSlice = 16, kFewAhead = 32;
-  static constexpr int kByteSums = 8;
+  static constexpr int kNarrowSums = 8;
   static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
   static constexpr bool kPanels = false, kAsks = false;
   static constexpr int rows(int vectors, bool) { return vectors > kScores ? 2 : 4; }

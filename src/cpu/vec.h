@@ -19,9 +19,9 @@
 //   V::Double, wide<n>(a)         lanes n * Double::kLanes ... as doubles; V::kDoubles of them
 //   V::narrowed(doubles)             and back, rounded
 //   F32::widened(p)                  bf16, f16 or i8 numbers from p, exactly
+//   F32::load_pairs(p, even, odd)    bf16 numbers from p, twice as many as lanes: every second one
 //   F32::odd(doubles)                narrowed by rounding to odd: rounded once more to 16 bits,
-//   that
-//                                    is rounded once in all
+//                                    that is rounded once in all
 //   v.rounded(p)                     F32 to bf16 or f16 at p, to nearest; NaN as in core/dtype.cpp
 //   Rounder<E>                       two vectors of F32 to E, if they are not doubtful, below
 //   V::kByLane                       whether fma_lane<n>(a, b, c) = a[n] * b + c is an instruction
@@ -242,11 +242,23 @@ ATTEND_INLINE void load_transposed(const E* rows, std::int64_t stride, V (&squar
   transposed(E{}, RowsApart<V>(rows, stride * static_cast<std::int64_t>(sizeof *rows)), square);
 }
 
-// Vectors of whole numbers of 8 bits that lie side by side. An instruction set may know a shorter
-// way.
-template <class V, int kCount>
-ATTEND_INLINE void load_bytes(const std::int8_t* from, V (&to)[kCount]) {
-  unrolled<kCount>(ATTEND_EACH(n) { to[n] = V::widened(from + n * V::kLanes); });
+// Whether packed numbers of type E lie in pairs: a number of one vector beside that of the next, in
+// the lower and the upper half of a lane, so that V::load_pairs() takes one instruction for each.
+template <class V, class E>
+concept InPairs = requires(const E* p, V& v) {
+  V::load_pairs(p, v, v);
+};
+
+// Vectors of packed numbers of 8 or 16 bits. An instruction set may know a shorter way.
+template <class V, class E, int kCount>
+ATTEND_INLINE void load_narrow(const E* from, V (&to)[kCount]) {
+  if constexpr (InPairs<V, E>) {
+    static_assert(kCount % 2 == 0);
+    unrolled<kCount / 2>(
+        ATTEND_EACH(n) { V::load_pairs(from + 2 * n * V::kLanes, to[2 * n], to[2 * n + 1]); });
+  } else {
+    unrolled<kCount>(ATTEND_EACH(n) { to[n] = V::widened(from + n * V::kLanes); });
+  }
 }
 
 }  // namespace

@@ -143,12 +143,16 @@ class Prepared {
     product_.b_depth = b_.row;
     product_.b_column = b_.column;
     if (x.scales) {
-      product_.bytes = static_cast<const std::int8_t*>(x.b.data());
+      product_.b_type = x.b.dtype();
+      product_.narrow = x.b.data();
       product_.b_depth = x.b.strides()[0];
       product_.b_column = x.b.strides()[1];
-      if (x.packed != nullptr) product_.packed_bytes = x.packed->data.data<std::int8_t>();
-    } else if (x.packed != nullptr) {
-      product_.packed = x.packed->data.template data<T>();
+    }
+    if (x.packed != nullptr) {
+      const ConstTensorView packed = x.packed->data;
+      product_.b_type = packed.dtype();
+      if (product_.is_narrow()) product_.packed_narrow = packed.data();
+      else product_.packed = static_cast<const T*>(packed.data());
     }
     product_.c_row = direct_ ? c_.strides()[0] : product_.n;
   }
@@ -181,7 +185,7 @@ class Prepared {
   void make_room(std::int64_t task_rows, std::span<const Prepared> before, const Where& where) {
     const Matrices<T>& p = product_;
     const std::int64_t size = row_.packed_size(p.n, p.k);
-    if (p.packed != nullptr || p.scales != nullptr || p.m <= std::min(task_rows, row_.rows) ||
+    if (p.packed != nullptr || p.is_narrow() || p.m <= std::min(task_rows, row_.rows) ||
         !may_be_packed(p, row_))
       return;
     for (const Prepared& other : before)
@@ -258,11 +262,11 @@ struct Division {
   Division(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
     const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
     const std::int64_t most = p.a_depth == 1 ? kCosts<T>.task_rows : kAcrossRows<T>;
-    const std::int64_t panel = p.scales != nullptr ? kByteColumns : kernel.columns;
+    const std::int64_t panel = p.is_narrow() ? kNarrowColumns : kernel.columns;
     const std::int64_t panels = parts(p.n, panel);
     down = parts(p.m, most);
     across = parts(panels, std::max<std::int64_t>(kTaskColumns / panel, 1));
-    if (p.packed != nullptr || p.scales != nullptr ||
+    if (p.packed != nullptr || p.is_narrow() ||
         (p.m > std::min(most, kernel.rows) && may_be_packed(p, kernel)))
       down = std::max(down, std::min(parts(wanted, across), p.m / kRowsAtLeast));
     rows =
@@ -347,14 +351,15 @@ auto with_numbers(DType type, Use use) {
 }  // namespace
 
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where) {
-  if (b.dtype() == DType::i8) {  // in the same order for every type of a
+  if (row.multiplies(b.dtype()) != b.dtype()) {  // in the same order for every type of a
     const Matrices<float> product{.n = b.size(1),
                                   .k = b.size(0),
                                   .b_depth = b.strides()[0],
                                   .b_column = b.strides()[1],
-                                  .bytes = static_cast<const std::int8_t*>(b.data())};
-    Tensor made = Tensor::uninitialized({packed_bytes_size(product.n, product.k)}, DType::i8);
-    row.f32.pack_bytes(product, {0, product.k, 0, product.n}, made.data<std::int8_t>());
+                                  .b_type = b.dtype(),
+                                  .narrow = b.data()};
+    Tensor made = Tensor::uninitialized({packed_narrow_size(product.n, product.k)}, b.dtype());
+    row.f32.pack_narrow(product, {0, product.k, 0, product.n}, made.view().data());
     return PackedWeights{&row, std::move(made)};
   }
   return with_numbers(row.multiplies(b.dtype()), [&]<class T>(T) {

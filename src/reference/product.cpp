@@ -1,6 +1,7 @@
 // Products of matrices, element by element: sums in f64, rounded to the type of the others' sums
-// (f32 or f64). b is kept by columns, and so are weights of 8 bits.
+// (f32 or f64). b is kept by columns, in its type.
 #include "core/product.h"
+#include "core/strided.h"
 
 namespace attend {
 namespace {
@@ -15,9 +16,23 @@ template <class T>
 void pack(const Matrices<T>& p, const RangeOfB& range, T* packed) noexcept {
   pack_columns(p, p.b, range, packed);
 }
+// use(E{}) with the type of a b of fewer bits.
+template <class Use>
+auto with_narrow(DType type, Use use) noexcept {
+  if (type == DType::i8) return use(std::int8_t{});
+  return type == DType::bf16 ? use(bf16{}) : use(f16{});
+}
 template <class T>
-void pack_bytes(const Matrices<T>& p, const RangeOfB& range, std::int8_t* packed) noexcept {
-  pack_columns(p, p.bytes, range, packed);
+void pack_narrow(const Matrices<T>& p, const RangeOfB& range, void* packed) noexcept {
+  with_narrow(p.b_type, [&]<class E>(E) {
+    pack_columns(p, static_cast<const E*>(p.narrow), range, static_cast<E*>(packed));
+  });
+}
+
+double number(std::int8_t x) noexcept { return x; }
+template <class E>
+double number(E x) noexcept {
+  return widened(x);
 }
 
 // A row of a times a column of b, `packed` if that is not null.
@@ -31,7 +46,7 @@ double sum_of(const Matrices<T>& p, const E* b, const E* packed, std::int64_t ro
   for (std::int64_t begin = 0; begin < p.k; begin += kSumBlock) {
     double block = 0;
     for (std::int64_t x = begin; x < p.k && x < begin + kSumBlock; ++x)
-      block += static_cast<double>(a[x * p.a_depth]) * static_cast<double>(b[x * b_depth]);
+      block += static_cast<double>(a[x * p.a_depth]) * number(b[x * b_depth]);
     sum += block;
   }
   return sum;
@@ -39,9 +54,14 @@ double sum_of(const Matrices<T>& p, const E* b, const E* packed, std::int64_t ro
 
 template <class T>
 double element_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) noexcept {
-  const double sum = p.scales == nullptr ? sum_of(p, p.b, p.packed, row, column)
-                                         : sum_of(p, p.bytes, p.packed_bytes, row, column) *
-                                               static_cast<double>(p.scales[column]);
+  double sum = p.is_narrow() ? with_narrow(p.b_type,
+                                           [&]<class E>(E) {
+                                             return sum_of(p, static_cast<const E*>(p.narrow),
+                                                           static_cast<const E*>(p.packed_narrow),
+                                                           row, column);
+                                           })
+                             : sum_of(p, p.b, p.packed, row, column);
+  if (p.scales != nullptr) sum *= static_cast<double>(p.scales[column]);
   return p.bias == nullptr ? sum : sum + static_cast<double>(p.bias[column]);
 }
 
@@ -56,7 +76,7 @@ void run(const Matrices<T>& p, const MatrixRange& range) noexcept {
 
 template <class T>
 constexpr MatrixFunctions<T> kFunctions{
-    .columns = 1, .rows = kEveryRow, .pack = pack, .run = run, .pack_bytes = pack_bytes};
+    .columns = 1, .rows = kEveryRow, .pack = pack, .run = run, .pack_narrow = pack_narrow};
 
 }  // namespace
 

@@ -45,6 +45,12 @@ struct Define {
   static constexpr test::HalfWords<Half> half_words() {
     return {
         .widened = [](const Half* a, float* r) { V::widened(a).store(r); },
+        .packed =
+            [](const Half* a, float* r) {
+              V four[4];
+              load_narrow(a, four);
+              store(four, r);
+            },
         .rounded =
             [](const double* a, Half* r) {
               D doubles[V::kDoubles];

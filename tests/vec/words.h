@@ -41,6 +41,7 @@ struct Words {
 template <class Half>
 struct HalfWords {
   void (*widened)(const Half* a, float* r);
+  void (*packed)(const Half* a, float* r);  // four vectors; of bf16 in pairs
   void (*rounded)(const double* a, Half* r);
   bool (*clear)(const float* a, Half* r);  // two vectors; false: one of them is doubtful
 };

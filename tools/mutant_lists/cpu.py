@@ -20,7 +20,7 @@ SEGMENTS = "src/cpu/segments.h"
 KEY_SUMS = "src/cpu/key_sums.h"
 BIAS = "src/cpu/bias_gradient.h"
 GEMM = "src/cpu/gemm.h"
-GEMM_BYTES = "src/cpu/gemm_bytes.h"
+GEMM_NARROW = "src/cpu/gemm_narrow.h"
 GEMM_FEW = "src/cpu/gemm_few.h"
 GEMM_SUMS = "src/cpu/gemm_sums.h"
 NORM = "src/cpu/norm.h"
@@ -210,12 +210,17 @@ MUTANTS = (
     mutant("cpu_scales_for_each_block", "sums with weights of 8 bits are scaled once for every 256 steps",
            (GEMM, "p.scales != nullptr && k + depth == p.k", "p.scales != nullptr"), tests=BYTES),
     mutant("cpu_scales_of_the_first_block", "few rows scale the first 256 steps alone",
-           (GEMM_BYTES, "last ? scales : nullptr", "k == 0 ? scales : nullptr"), tests=BYTES),
+           (GEMM_NARROW, "last && scaled ? scales : nullptr", "last && scaled", "k == 0 && scaled"), tests=BYTES),
     mutant("cpu_bytes_of_the_first_columns", "every tile of few rows reads the first weights of a line",
-           (GEMM_BYTES, "bytes_at(p, k, column + n), finish", "column + n", "column"), tests=BYTES),
+           (GEMM_NARROW, "(x, line + n, finish)", "line + n", "line"), tests=BYTES),
     mutant("cpu_bytes_behind_the_last_column", "a line of packed weights goes on behind the last column",
-           (GEMM_BYTES, "column + n < range.column_end ? from[x * p.b_depth] : kZero", "column + n < range.column_end",
+           (GEMM_NARROW, "column + n < range.column_end ? from[x * p.b_depth] : E{}", "column + n < range.column_end",
             "true"), tests=BYTES),
+    mutant("cpu_second_half_of_a_pair", "columns of bf16 weights in pairs are packed where the first of each pair stands",
+           (GEMM_NARROW, " + at / V::kLanes % 2;", ";"), tests=("matmul",)),
+    mutant("cpu_widened_from_the_first_pair", "panels of packed weights begin at the first column of their line",
+           (GEMM_NARROW, "line_of<E>(p, k, column + n) + (column + n) % kNarrowColumns", " + (column + n) % kNarrowColumns", ""),
+           tests=("matmul", "eight_bit_weights")),
 
     # ---- rows of features ----
     rows("cpu_epsilon_outside", "epsilon is added to the deviation, not to the variance",
