@@ -89,7 +89,8 @@ export class ExplainView {
     const cell = head.cell(i, j),
           why = head.layer.why ? String(head.layer.why) : say("explain_why");
     const known = isBounded(cell) ? mostWords(cell.most) : figure(cell.weight, cell.error);
-    const command = `attend view … ${windowFlag(i, j)}`;
+    const name = String(shown.page.command ?? "attend view");
+    const command = `${name} … ${windowFlag(i, j)}`;
     return element(
         "div", {},
         known ? line(say("weight"), `${known} · ${say(isBounded(cell) ? "bound" : cell.kind)}`)

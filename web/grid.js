@@ -212,14 +212,15 @@ export class Grid {
   }
 
   usualHint() {
-    const about = this.root.querySelector(".about") ? ` ${say("heads_about")}` : "";
-    const tiles = this.drawsTiles() ? ` ${say("heads_tiles", { what: say(state.tile) })}` : "";
-    return this.questionWords() + tiles + about;
+    if (colouredBy() === "selection") return this.questionWords();
+    const about = this.root.querySelector(".about") ? say("heads_about")
+        : this.drawsTiles()                         ? say("heads_tiles", { what: say(state.tile) })
+                                                    : "";
+    return [this.questionWords(), about].filter(Boolean).join(" ");
   }
 
   // Whether some pictures are of tiles, each of several cells.
   drawsTiles() {
-    if (colouredBy() === "selection") return false;
     const several = ({ tiles }) => tiles && tiles.queries * tiles.keys > 1;
     return runOf(state.show)
         .layers.some((layer, at) => several(layer) && !drawsCells(layersShown(at)));

@@ -2,7 +2,7 @@
 export const kEnglish = {
   heads: "Heads",
   heads_hint: "Each square is one head: rows are queries, columns are keys.",
-  heads_tiles: "Dotted: in tiles of several cells, {what} weight.",
+  heads_tiles: "Dotted: {what} of tiles.",
   heads_about: "≈: the difference of rounded means of tiles.",
   sort: "Sort",
   order: "layer, head",

@@ -2,7 +2,7 @@
 export const kChinese = {
   heads: "注意力头",
   heads_hint: "每个方块是一个头：行是查询，列是键。",
-  heads_tiles: "点线边框：多格图块，{what}权重。",
+  heads_tiles: "点线：图块的{what}。",
   heads_about: "≈：图块取整平均值之差。",
   sort: "排序",
   order: "层、头",

@@ -195,8 +195,8 @@ def test_pictures_of_tiles_are_marked(show):
     html = page([layer(80, heads=2, queries=40, keys=40)], embed=False, top_k=2, tiles=10)
     tab = show(html)
     edge = "() => getComputedStyle(document.querySelector('.thumb[data-head=\"1\"] canvas')).outlineStyle"
-    assert tab.evaluate(edge) == "dotted" and "Dotted: in tiles of several cells, mean weight." in tab.text("#heads .hint")
-    assert "largest weight" in tab.choose(tile="maximum").text("#heads .hint")
+    assert tab.evaluate(edge) == "dotted" and "Dotted: mean of tiles." in tab.text("#heads .hint")
+    assert "Dotted: largest of tiles." in tab.choose(tile="maximum").text("#heads .hint")
     tab.choose(cell=[3, 4])  # an answer is no tile
     assert tab.evaluate(edge) == "none" and "Dotted" not in tab.text("#heads .hint")
     tab = show(fixtures.small())  # tiles of one cell
