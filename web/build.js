@@ -78,8 +78,11 @@ function header(title, dialog, linkPlace, goTo) {
           "div", { class: "title" }, element("h1", {}, element("bdi", {}, title)),
           element("p", { class: "muted" }, summary())),
       element(
-          "div", { class: "actions" }, goTo.root, linkPlace,
-          button(say("link"), () => copyLink(linkPlace)), help, languages));
+          "div", { class: "actions" }, goTo.root,
+          element(
+              "div", { class: "link-box" }, button(say("link"), () => copyLink(linkPlace)),
+              linkPlace),
+          help, languages));
 }
 
 // Saving the map; what cannot be saved is told in `message`.
@@ -104,8 +107,8 @@ function oneHead(map) {
       element("div", { class: "filters", role: "group", "aria-label": say("filters") });
   const table = element("div", { class: "table-box" });
   const tableButton = button("", () => choose({ table: !state.table }), { "data-key": "table" });
-  const pin = button(
-      "", () => choose({ pins: pinned(state.pins, state.layer, state.head) }),
+  const pin = button(  // as high from the first layout on
+      say("pin"), () => choose({ pins: pinned(state.pins, state.layer, state.head) }),
       { "data-key": "pin" });
   const same = check("same"), mapTools = element("div", { class: "row tools" }, mapControls(map));
   const saves = Object.keys(files).map(
@@ -161,6 +164,7 @@ export function buildPage(root) {
       dialog);
   fill(headFields, headControls());
   parts.filters.build();
+  map.limits = (words) => parts.filters.tellLimits(words);
   runs.build();
   text.build();
   return {

@@ -1,7 +1,9 @@
 // The largest difference between two runs, of every head and of all: first from the tiles, then
 // from the cells that are stored, or, where both runs are exact and it is affordable, from every
-// cell, in slices between frames.
-import {isMark, openLayer, openStored, PageError, tilesOf} from "./data.js";
+// cell, in slices between frames. Of a cell that one run stores and the other only bounds it is
+// known what it is at least: where attention moved to a key, only one of both has it among its
+// largest.
+import {isMark, openLayer, openStored, openTiles, PageError} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head} from "./head.js";
 import {shown} from "./page.js";
@@ -9,18 +11,33 @@ import {shown} from "./page.js";
 const kSearchWork = 4e9;  // multiplications for the search in all heads
 const kSearchSlice = 12;  // ms of work between two frames
 
-// "layer.head" -> { value, i, j, kind }, of tiles { queries, keys } as well, from (i, j) on, of
-// cells how far the value may be off
+// "layer.head" -> { value, i, j, kind: "exact" | "least" | "tile", drawn }: of cells how far the
+// value may be off, or no less than it; of tiles { queries, keys }, from (i, j) on, and { means },
+// between which numbers it lies; drawn: the largest that has a colour of its own
 const found = new Map();
 const searched = new Set();  // layers of which every cell was looked at
 let largest = null;          // { layer, head, value, i, j, kind }
+let drawn = NaN;             // of all heads
+let broken = false;          // some cells are not numbers
 let finished = false;
 
-// |difference| of a head, as far as it is known; of all heads with null.
+// |difference| of a head, as far as it has a colour; of all heads with null.
 export function differenceOf(layer, head) {
-  const entry = layer === null ? largest : found.get(`${layer}.${head}`);
-  return entry ? Math.abs(entry.value) : NaN;
+  return layer === null ? drawn : found.get(`${layer}.${head}`)?.drawn ?? NaN;
 }
+
+// |difference| of a head, or what it is at least.
+export function leastDifferenceOf(layer, head) {
+  return Math.abs(found.get(`${layer}.${head}`)?.value ?? NaN);
+}
+
+// Whether every cell of both runs was looked at.
+export function searchedAll() {
+  return searched.size === Math.max(...shown.page.runs.map((run) => run.layers.length));
+}
+
+// Whether some of them are not numbers.
+export function searchMetNaN() { return broken; }
 
 // Whether all is known that will be.
 export function searchFinished() { return finished; }
@@ -35,7 +52,9 @@ export function largestIn(layer, head) { return found.get(`${layer}.${head}`) ??
 function keep(layer, head, entry) {
   found.set(`${layer}.${head}`, entry);
   largest = null;
+  drawn = NaN;
   for (const [place, each] of found) {
+    if (!(each.drawn <= drawn)) drawn = each.drawn;
     if (largest && !(Math.abs(each.value) > Math.abs(largest.value))) continue;
     const [l, h] = place.split(".").map(Number);
     largest = { layer: l, head: h, ...each };
@@ -54,6 +73,8 @@ function fromTiles(source) {
   }
   best.queries = Math.min(queries, source.queries - best.i);
   best.keys = Math.min(keys, source.keys - best.j);
+  best.means = source.tileAt(best.i, best.j).means;
+  best.drawn = Math.abs(best.value);
   return best;
 }
 
@@ -63,20 +84,31 @@ function alike(a, b) {
 
 const pause = () => new Promise((resolve) => setTimeout(resolve));
 
-// The cell that differs most of those that `each(i, take)` goes through for query i, or `best` if
-// none differs more; in slices between frames.
+// The cell that differs most of those that `each(i, take, atLeast)` goes through for query i, or
+// `best` if none differs more; in slices between frames. Its value is that of the cell itself: what
+// is stored of a row is rounded even where the page can compute it.
 async function fromCells(source, best, each) {
-  let most = best, end = performance.now() + kSearchSlice;
+  let most = best, end = performance.now() + kSearchSlice, colour = best?.drawn ?? 0;
   for (let i = 0; i < source.queries; ++i) {
-    each(i, (j, value) => {
-      if (!isMark(value) && Math.abs(value) > Math.abs(most?.value ?? 0))
-        most = { value, i, j, kind: "exact" };
-    });
+    const above = (value) => Math.abs(value) > Math.abs(most?.value ?? 0);
+    each(
+        i,
+        (j, value) => {
+          if (Number.isNaN(value)) broken = true;
+          if (isMark(value)) return;
+          if (above(value)) most = { value, i, j, kind: "exact" };
+          if (Math.abs(value) > colour) colour = Math.abs(value);
+        },
+        (j, value) => {
+          if (above(value)) most = { value, i, j, kind: "least" };
+        });
     if (performance.now() < end) continue;
     await pause();
     end = performance.now() + kSearchSlice;
   }
-  return most === best ? best : {...most, off: source.cell(most.i, most.j).off };
+  if (most === best) return best && {...best, drawn: colour };
+  const { weight, off, least } = source.cell(most.i, most.j);
+  return {...most, value: weight ?? least, off, drawn: colour };
 }
 
 function everyCell(source) {
@@ -88,7 +120,7 @@ function everyCell(source) {
 }
 
 function storedCells(source, best) {
-  return fromCells(source, best, (i, take) => source.known(i, take));
+  return fromCells(source, best, (i, take, atLeast) => source.known(i, take, atLeast));
 }
 
 const isExact = (layer) => Boolean(layer.q && layer.k && layer.lse);
@@ -110,10 +142,10 @@ async function eachPair(use) {
 export async function searchDifferences(tell) {
   let work = 0;  // of every cell where both are exact
   await eachPair(async (at, layers) => {
-    const tiles = await Promise.all(layers.map(tilesOf)), [{ heads, queries, keys, d }] = layers;
+    const open = await Promise.all(layers.map((layer) => openTiles(layer)));
+    const [{ heads, queries, keys, d }] = layers;
     for (let head = 0; head < heads; ++head) {
-      const both = new Difference(
-          ...layers.map((layer, n) => new Head(layer, { tiles: tiles[n], windows: [] }, head)));
+      const both = new Difference(...layers.map((layer, n) => new Head(layer, open[n], head)));
       if (both.tiles) keep(at, head, fromTiles(both));
     }
     if (layers.every(isExact)) work += 2 * heads * queries * keys * d;

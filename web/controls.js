@@ -1,9 +1,9 @@
 // Everything that is switched: the header, sorting, colours, filters, the choice of run.
-import {element, fill, number, press, segmented, signed} from "./dom.js";
-import {largestDifference, largestIn, searchFinished} from "./compare.js";
+import {largestDifference, largestIn, searchedAll, searchedWhole, searchFinished, searchMetNaN} from "./compare.js";
+import {element, fill, number, press, segmented} from "./dom.js";
 import {filtersActive} from "./filters.js";
 import {hasTwoRuns, headName, placeElement, runName, shown} from "./page.js";
-import {differenceWords, rangeWords} from "./readout.js";
+import {differenceWords, leastWords, meansWords, rangeWords} from "./readout.js";
 import {metricNames, sortChoices} from "./scores.js";
 import {address, choose, kDefaults, state} from "./state.js";
 import {say, sayWith} from "./text.js";
@@ -127,6 +127,8 @@ export class Filters {
       oninput: () => choose({ far: Math.max(0, Math.floor(Number(this.far.value) || 0)) })
     });
     this.bad = element("p", { id: "pattern-bad", class: "note error", role: "alert" });
+    // As high without words as with them: what is switched stays under the pointer.
+    this.limits = element("p", { class: "fine limits", role: "status" });
     this.clear = element(
         "button", { type: "button", class: "quiet", onclick: () => clearFilters() },
         say("filters_off"));
@@ -147,8 +149,13 @@ export class Filters {
             shown.page.runs.some((run) => run.special.length) ? check("noSpecial", "no_special")
                                                               : null,
             check("renormalise")),
-        this.clear, this.bad);
+        element("div", { class: "clear" }, this.clear, this.limits), this.bad);
     this.show();
+  }
+
+  // What the filters do not do to what is drawn.
+  tellLimits(words) {
+    if (this.limits.textContent !== words) fill(this.limits, words);
   }
 
   show() {
@@ -191,29 +198,31 @@ export class Runs {
     press(this.group, state.show);
     if (state.show !== "difference") return fill(this.words);
     const all = largestDifference(), here = largestIn(state.layer, state.head), parts = [];
-    // Of tiles only the difference of the means is known, and the range of cells.
+    const whole = searchedAll();
+    // Of tiles only between which numbers the means differ is known, and the range of cells.
     const figure = (entry) => element(
         "strong", { class: "figure" },
-        entry.kind === "tile" ? say("of_means", { value: signed(entry.value, 2) })
-                              : differenceWords(entry.value, entry.off));
+        entry.kind === "tile"        ? meansWords(entry.means)
+            : entry.kind === "least" ? leastWords(entry.value)
+                                     : differenceWords(entry.value, entry.off));
     const place = ({ i, j, queries, keys, kind }) => kind === "tile"
         ? say("tile_place", { queries: rangeWords(i, queries), keys: rangeWords(j, keys) })
         : `${say("query")} ${i} → ${say("key")} ${j}`;
-    if (!all) parts.push(say("searching"));
-    else if (all.value === 0)
-      parts.push(
-          say(all.kind === "exact"   ? "no_difference"
-                  : searchFinished() ? "no_difference_about"
-                                     : "searching"));
+    if (!all?.value)
+      parts.push(element(
+          "span", { class: "all" },
+          say(!searchFinished()    ? "searching"
+                  : !whole         ? "no_difference_about"
+                  : searchMetNaN() ? "no_difference_finite"
+                                   : "no_difference")));
     else {
       const layer = shown.page.runs[0].layers[all.layer];
       parts.push(
           element(
-              "span", {},
+              "span", { class: "all" },
               sayWith(
-                  "largest_difference",
-                  { value: figure(all), place: `${headName(layer, all.head)}, ${place(all)}` }),
-              " "),
+                  whole ? "largest_difference" : "largest_known",
+                  { value: figure(all), place: `${headName(layer, all.head)}, ${place(all)}` })),
           element(
               "button", {
                 type: "button",
@@ -232,7 +241,8 @@ export class Runs {
     if (here && all?.value && shown.source) {
       parts.push(element(
           "span", { class: "here" },
-          here.value === 0 ? say("no_difference_here")
+          here.value === 0
+              ? say(searchedWhole(state.layer) ? "no_difference_here" : "no_difference_known_here")
               : here.kind === "tile"
               ? sayWith("largest_tile_here", { value: figure(here), place: place(here) })
               : sayWith("largest_here", {
@@ -241,8 +251,12 @@ export class Runs {
                   key: placeElement(here.j, "key")
                 })));
     }
-    if (!searchFinished() && all) parts.push(element("span", { class: "muted" }, say("searching")));
+    if (!searchFinished() && all?.value)
+      parts.push(element("span", { class: "muted" }, say("searching")));
     fill(this.words, parts);
+    const told = [...this.words.children].filter(({ localName }) => localName !== "button");
+    this.words.title =
+        told.map(({ textContent }) => textContent).join("\n");  // where it is cut off
   }
 }
 

@@ -55,9 +55,14 @@ const kLog16 = Float32Array.from({ length: 65536 }, (_, n) => (n === 65535 ? 0 :
 export const kLog16Error = 2 ** (1 / 4096) - 1;
 export const kLog16Least = 2 ** (-65534.5 / 2048);
 
-// The relative error of the numbers of a blob.
-export function errorOf({type}) {
-  return type === "log16" ? kLog16Error : type === "f16" ? 2 ** -11 : 0;
+const kLeastHalf = 2 ** -25;  // f16: half of the least step above 0
+
+// What a number of a blob may be off by: rounding is in proportion, but not next to 0. There an f16
+// has steps of 2^-24, and a log16 of 0 is anything below the least that it can tell.
+export function offOf({type, scale = 1}, value) {
+  if (type === "f16") return Math.max(2 ** -11 * Math.abs(value), kLeastHalf);
+  if (type === "log16") return value === 0 ? scale * kLog16Least : kLog16Error * Math.abs(value);
+  return 0;
 }
 
 function halves(bytes) {
@@ -215,6 +220,21 @@ export function openStored(layer) {
   return openedRows.get(layer);
 }
 
+// What is needed to draw tiles, and to know which of them have rows that are not numbers; of the
+// rows only where they begin.
+export async function openTiles(layer, tiles = tilesOf(layer)) {
+  const parts = await Promise.all([tiles, unpack(layer.lse), entropyOf(layer)]);
+  const [own, lse, entropy] = parts;
+  return { tiles: own, lse, entropy, rows: layer.rows, windows: [] };
+}
+
+// Where lse is not there for every row, entropy tells which of them are not numbers; else null.
+async function entropyOf(layer) {
+  if ((layer.lse?.shape?.[1] ?? 0) >= layer.queries) return null;
+  const entropy = await unpack(layer.entropy).catch(() => null);
+  return entropy?.length === layer.heads * layer.queries ? entropy : null;
+}
+
 async function openParts(layer, names) {
   const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
   const open = Object.fromEntries(names.map((name, n) => [name, arrays[n]]));
@@ -233,11 +253,7 @@ async function openParts(layer, names) {
           "error_shape", { layer: layer.name, name, expected: size, found: open[name].length }));
     }
   }
-  // Where lse is not there for every row, entropy tells which of them are not numbers.
-  if ((layer.lse?.shape?.[1] ?? 0) < queries) {
-    const entropy = await unpack(layer.entropy).catch(() => null);
-    open.entropy = entropy?.length === heads * queries ? entropy : null;
-  }
+  open.entropy = await entropyOf(layer);
   [open.rows, open.tiles] = await Promise.all([rowsOf(layer), tilesOf(layer)]);
   open.windows = await Promise.all(
       (layer.windows ??

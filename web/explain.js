@@ -4,7 +4,7 @@ import {ink, Scale} from "./colour.js";
 import {unpack} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {hasTwoRuns, placeElement, shown} from "./page.js";
-import {figure, mostWords, tileWords, windowFlag} from "./readout.js";
+import {figure, isBounded, mostWords, tileWords, windowFlag} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 
@@ -88,12 +88,13 @@ export class ExplainView {
   cannot(head, i, j) {
     const cell = head.cell(i, j),
           why = head.layer.why ? String(head.layer.why) : say("explain_why");
-    const known = cell.kind === "bound" ? mostWords(cell.most)
-        : cell.weight === null          ? null
-                                        : figure(cell.weight, cell.error);
-    const command = `attend view … ${windowFlag(i, j)}`;
+    const known = isBounded(cell) ? mostWords(cell.most) : figure(cell.weight, cell.error);
+    const name = String(shown.page.command ?? "attend view");
+    const command = `${name} … ${windowFlag(i, j)}`;
     return element(
-        "div", {}, known ? line(say("weight"), `${known} · ${say(cell.kind)}`) : null,
+        "div", {},
+        known ? line(say("weight"), `${known} · ${say(isBounded(cell) ? "bound" : cell.kind)}`)
+              : null,
         cell.tile ? element("p", { class: "note" }, say("tile"), ": ", tileWords(cell.tile, false))
                   : null,
         cell.weight === null ? element(

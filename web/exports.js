@@ -35,9 +35,7 @@ function kindOf(value, usual) {
   if (!isMark(value)) return usual;
   return value === HIDDEN ? "hidden" : value === FILTERED ? "filtered" : "unknown";
 }
-const figureOf = (value, digits = 9) =>
-    (isMark(value) ? "" : String(Number(value.toPrecision(digits))));
-const kTileDigits = 3;  // of what is rounded to steps of 2^(1/8)
+const figureOf = (value) => (isMark(value) ? "" : String(Number(value.toPrecision(9))));
 
 // A cell that is known: what was rounded for the page has the digits that it deserves, and what
 // may be no more than rounding is 0.
@@ -78,29 +76,30 @@ function cellLines(start, { i0, i1, j0, j1 }) {
   return lines;
 }
 
-// A tile has a mean and two numbers between which its largest weight lies, a cell its weight; of a
-// difference a tile has the difference of the means. Over heads a tile has only one of both.
+// A tile has numbers between which its mean lies, and between which its largest weight does, a cell
+// its weight; of a difference a tile has the difference of the means. Over heads a tile has only
+// one of both.
 function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
   const { source } = shown, { queries, keys } = source.tiles, row = new Float64Array(j1 - j0);
   const what = source.difference ? "difference" : "weight";
-  const lines =
-      [`run,layer,head,query,queries,key,keys,${what},mean_${what},largest_from,largest_to,kind`];
+  const lines = [
+    `run,layer,head,query,queries,key,keys,${what},mean_from,mean_to,largest_from,largest_to,kind`
+  ];
   const add = (...parts) => lines.push([start, ...parts].join(","));
   for (let r = Math.floor(i0 / queries); r * queries < i1; ++r) {
     for (let c = Math.floor(j0 / keys); c * keys < j1; ++c) {
       const tile = source.tileAt(r * queries, c * keys), mean = source.tile(r, c, "mean");
-      const maxima = source.which === "maximum", largest = maxima ? tile.means : tile.largest;
-      const [from, to] =
-          isMark(mean) || !largest ? ["", ""] : largest.map((value) => figureOf(value));
-      add(tile.query, tile.queries, tile.key, tile.keys, "",
-          maxima ? "" : figureOf(mean, kTileDigits), from, to, kindOf(mean, "tile"));
+      const maxima = source.which === "maximum", none = isMark(mean) || Number.isNaN(mean);
+      const ends = (range) => (none || !range ? ["", ""] : range.map((value) => figureOf(value)));
+      add(tile.query, tile.queries, tile.key, tile.keys, "", ...ends(maxima ? null : tile.means),
+          ...ends(maxima ? tile.means : tile.largest), kindOf(mean, "tile"));
     }
   }
   for (let i = i0; i < i1 && !onlyTiles; ++i) {
     source.segment(i, j0, j1, row);
     row.forEach((value, n) => {
       if (!isMark(value))
-        add(i, 1, j0 + n, 1, knownFigure(source, i, j0 + n, value), "", "", "", "exact");
+        add(i, 1, j0 + n, 1, knownFigure(source, i, j0 + n, value), "", "", "", "", "exact");
     });
   }
   return lines;

@@ -44,7 +44,9 @@ export class Filtered {
     Object.assign(this, { head, kept, p, far, least, renormalise });
     const { queries, keys, exact, error, tiles, windows, offset, heads, which } = head;
     Object.assign(this, { queries, keys, exact, error, tiles, windows, offset, heads, which });
-    this.needsRows = exact && (this.p < 1 || this.renormalise);
+    const rows = this.p < 1 || this.renormalise;
+    this.needsRows = exact && rows;
+    this.lacksRows = !exact && rows;  // then neither is done, and weights are as they were
     this.cost = this.needsRows ? 2 * head.cost : head.cost;
     this.rules = new Map();
   }
@@ -159,12 +161,14 @@ export class Difference {
         a.tiles && b.tiles && a.tiles.queries === b.tiles.queries && a.tiles.keys === b.tiles.keys;
     this.tiles = same ? a.tiles : null;
     this.needsRows = Boolean(a.needsRows || b.needsRows);
+    this.lacksRows = Boolean(a.lacksRows || b.lacksRows);
     this.windows = [];
     this.other = new Float32Array(0);
     this.tops = {};
   }
 
   static of(a, b) {
+    if (Number.isNaN(a) || Number.isNaN(b)) return NaN;
     if (a === UNKNOWN || b === UNKNOWN) return UNKNOWN;
     if (isMark(a) && isMark(b)) return a === HIDDEN && b === HIDDEN ? HIDDEN : FILTERED;
     return (isMark(b) ? 0 : b) - (isMark(a) ? 0 : a);
@@ -183,8 +187,9 @@ export class Difference {
     return [Math.min(a[0], b[0]), Math.max(a[1], b[1])];
   }
 
-  // Cells that are stored in one of them, and known or hidden in the other.
-  known(i, use) {
+  // Cells that are stored in one of them, and known or hidden in the other; and those of which the
+  // other knows what they are at most, for atLeast(key, value): they differ by no less than that.
+  known(i, use, atLeast = null) {
     const [a, b] = [this.a, this.b].map((head) => {
       const stored = new Map();
       head.known(i, (j, weight) => stored.set(j, weight));
@@ -196,8 +201,15 @@ export class Difference {
       return one[0];
     };
     for (const j of new Set([...a.keys(), ...b.keys()])) {
-      const value = Difference.of(weight(this.a, a, j), weight(this.b, b, j));
+      const own = weight(this.a, a, j), other = weight(this.b, b, j);
+      const value = Difference.of(own, other);
       if (!isMark(value)) use(j, value);
+      else if (value === UNKNOWN && atLeast) {
+        const most = (own === UNKNOWN ? this.a : this.b).most(i, j),
+              stored = own === UNKNOWN ? other : own;
+        if (!isMark(stored) && stored > most)
+          atLeast(j, own === UNKNOWN ? stored - most : most - stored);
+      }
     }
   }
 
@@ -208,6 +220,8 @@ export class Difference {
   cell(i, j) {
     const a = this.a.cell(i, j), b = this.b.cell(i, j);
     if (a.kind === "hidden" && b.kind === "hidden") return a;
+    if (Number.isNaN(a.weight) || Number.isNaN(b.weight))
+      return { weight: NaN, kind: "exact", error: 0, off: 0 };
     const shown = [a, b].filter((cell) => cell.kind !== "hidden");
     const kind = shown.every((cell) => cell.kind === "filtered") ? "filtered"
         : shown.some((cell) => cell.weight === null)             ? "tile"
@@ -225,7 +239,8 @@ export class Difference {
       };
     const tile = this.tileAt(i, j), [from, to] = [a, b].map(endsOf);
     const between = [to[0] - from[1], to[1] - from[0]];
-    return { weight: null, kind: tile ? "tile" : "unknown", between, tile };
+    const least = between[0] > 0 ? between[0] : Math.min(between[1], 0);  // its end nearer to 0
+    return { weight: null, kind: tile ? "tile" : "unknown", between, least, tile };
   }
 
   // The tile of both runs: the difference of the means, and between which numbers it lies. What

@@ -2,12 +2,12 @@
 // into sight, in the groups of the sort, and with them the mean and the largest over the heads of
 // each layer; above them a matrix of all scores. The selection recolours them all.
 import {Scale} from "./colour.js";
-import {PageError} from "./data.js";
+import {FILTERED, HIDDEN, PageError, UNKNOWN} from "./data.js";
 import {clamp, element, fill, scores} from "./dom.js";
 import {Overview} from "./overview.js";
 import {hasTwoRuns, headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
 import {answerWords, colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
-import {answerOf, answerOver, answersOver, askAll, asked, isAsked, largestDrawn} from "./selection.js";
+import {answerOf, answerOver, askAll, asked, isAsked, largestDrawn} from "./selection.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 import {drawsCells, paintAnswer, paintThumb} from "./thumb.js";
@@ -15,6 +15,13 @@ import {shortToken} from "./tokens.js";
 
 const kDense = 48;   // heads: more of them are cards of two lines beside their picture
 const kDrawing = 8;  // ms of drawing cards out of sight between two frames
+
+// Why a card has no number, where it answers the selection.
+function whyNot(answer) {
+  const words = [[HIDDEN, "hidden"], [FILTERED, "filtered"], [UNKNOWN, "unknown"]];
+  const [, key] = words.find(([mark]) => mark === answer?.mark) ?? [];
+  return key ? say(key) : null;
+}
 
 export class Grid {
   constructor(root) {
@@ -164,6 +171,7 @@ export class Grid {
       const metric = by && by !== "selection" ? say(`metric_${by.split("@")[0]}`) : null;
       const spoken = [
         headName(own, head), metric ?? label?.text, key >= 0 ? words : null,
+        by === "selection" ? whyNot(answerOf(layer, head)) : null,
         !by && label?.metric && figure ? `${label.metric} ${figure}` : figure,
         about ? say("tiles_about") : null
       ].filter(Boolean).join(", ");
@@ -177,9 +185,9 @@ export class Grid {
     });
     for (const { button, layer, over, score, words } of this.over) {
       const answer = this.answer(layer, 0, over), figure = answerWords(answer);
-      const why = answer && !answersOver(over) ? say(`over_no_${asked()?.kind}`) : figure;
+      const key = answer?.key >= 0 ? this.keyWords(answer.key) : null;
       score.textContent = this.short(figure);
-      button.title = [words, why].filter(Boolean).join(", ");
+      button.title = [words, whyNot(answer), key, figure].filter(Boolean).join(", ");
       button.setAttribute("aria-label", button.title);
     }
     this.overview.draw(by ?? "maximum");
@@ -204,8 +212,18 @@ export class Grid {
   }
 
   usualHint() {
-    const about = this.root.querySelector(".about") ? ` ${say("heads_about")}` : "";
-    return this.questionWords() + about;
+    if (colouredBy() === "selection") return this.questionWords();
+    const about = this.root.querySelector(".about") ? say("heads_about")
+        : this.drawsTiles()                         ? say("heads_tiles", { what: say(state.tile) })
+                                                    : "";
+    return [this.questionWords(), about].filter(Boolean).join(" ");
+  }
+
+  // Whether some pictures are of tiles, each of several cells.
+  drawsTiles() {
+    const several = ({ tiles }) => tiles && tiles.queries * tiles.keys > 1;
+    return runOf(state.show)
+        .layers.some((layer, at) => several(layer) && !drawsCells(layersShown(at)));
   }
 
   // What the colours of the grid say.
@@ -213,8 +231,10 @@ export class Grid {
     const question = colouredBy() === "selection" ? asked() : null;
     if (!question) return say("heads_hint");
     if (question.kind === "cell") return say("asked_cell", question);
-    const n = question.chosen.length > 1 ? `${question.chosen[0]} …` : question.chosen[0];
-    return say(`asked_${question.kind}`, { n });
+    const { chosen, of, kind } = question, n = chosen.length > 1 ? `${chosen[0]} …` : chosen[0];
+    const apart = kind === "query" && state.show === "difference";
+    const cut = of > chosen.length ? ` ${say("asked_first", { n: chosen.length, of })}` : "";
+    return say(apart ? "asked_query_difference" : `asked_${kind}`, { n }) + cut;
   }
 
   // Asks every head for the weight where the selection is, and shows the answers.
@@ -257,8 +277,10 @@ export class Grid {
     this.turns.set(button, turn);
     const wanted = () => this.turns.get(button) === turn;
     try {
+      let tiles = false;
       if (answer) paintAnswer(canvas, answer, this.scale ?? this.selectionScale());
-      else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none", wanted);
+      else tiles = await paintThumb(canvas, at, Number(head ?? 0), over ?? "none", wanted);
+      if (wanted()) button.classList.toggle("tiles", tiles);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
       if (!wanted()) return;

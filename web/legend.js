@@ -1,9 +1,9 @@
 // The legend below the map: what its colour bar means, and the marks that are no number.
 import {element, fill} from "./dom.js";
-import {runName, shown} from "./page.js";
+import {normsShown, runName, shown} from "./page.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
-import {hasOutputNorm, isWeighted} from "./values.js";
+import {isWeighted} from "./values.js";
 
 export class Legend {
   constructor() {
@@ -43,7 +43,7 @@ export class Legend {
     if (difference)
       return say(state.same ? "scale_difference" : "scale_difference_own", { b: runName(1) });
     if (isWeighted(shown.source))
-      return say(hasOutputNorm(shown.layer) ? "scale_output" : "scale_values");
+      return say(normsShown() === "output_norm" ? "scale_output" : "scale_values");
     return say(state.same ? "scale_same" : "scale_own");
   }
 }

@@ -101,7 +101,7 @@ function update(changed) {
   }
   if (any("cell", "chosen", "reverse")) ask();
   if (any("pins")) showPins();
-  if (any("bend")) views.text.show();
+  if (any("bend", "same")) views.text.show();
   if (any("chosen", "reverse", "combine")) views.text.show();
   if (any("cell")) {
     views.map.tell();

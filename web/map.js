@@ -79,9 +79,10 @@ export class MapView {
 
   hasNaN() {
     return shown.heads.flatMap((head) => head.heads ?? [head]).some((head) => {
-      const { lse, q } = head.open, own = (all, n) => all?.subarray(head.h * n, (head.h + 1) * n);
-      return own(lse, head.rowsOfLse)?.some(Number.isNaN) ||
-          own(q, head.queries * head.d)?.some(Number.isNaN);
+      const { queries, d, h, open } = head, size = queries * d;
+      for (let i = 0; i < queries; ++i)
+        if (head.isNaN(i)) return true;
+      return open.q?.subarray(h * size, (h + 1) * size).some(Number.isNaN);
     });
   }
 
@@ -210,10 +211,12 @@ export class MapView {
     const sizes = { queries: tiles?.queries, keys: tiles?.keys, what: say(tileKind(source)) };
     if (showsTiles(source, level)) {
       words = say(source.exact ? "level_tiles" : "level_only_tiles", sizes);
-      if (source.exact && (state.p < 1 || state.renormalise)) words += " " + say("level_filter");
     }
-    if (!source.exact && (state.p < 1 || state.renormalise)) words += " " + say("needs_exact");
     if (this.level.textContent !== words) fill(this.level, words);
+    this.limits?.(
+        source.lacksRows                                    ? say("needs_exact")
+            : source.needsRows && showsTiles(source, level) ? say("level_filter")
+                                                            : "");
   }
 
   // The cell under the pointer, here or in the text; whoever listens hears of it.

@@ -1,6 +1,6 @@
 // All heads of a layer as one source: the mean or the largest of their weights, cell by cell where
 // every head is known there, elsewhere the tiles that the page holds of them.
-import {HIDDEN, isMark, log8Range, UNKNOWN} from "./data.js";
+import {HIDDEN, log8Range, UNKNOWN} from "./data.js";
 import {mostInTiles} from "./head.js";
 import {Weighted} from "./values.js";
 
@@ -14,22 +14,43 @@ export class OverHeads {
     this.error = Math.max(...heads.map((head) => head.error));
     this.windows = [];
     this.part = new Float64Array(0);
+    this.most = this.least = null;
+    // Whether the heads may see different cells, of which the page holds too little to tell.
+    this.apart = heads.some((head) => !head.exact && head.tiles?.visibleHeads > 1);
+  }
+
+  // Makes segments of whole rows fill `most` and `least`: what cells that are UNKNOWN are at most,
+  // and at least (what one head knows is no more than the largest).
+  bound() {
+    this.most = new Float32Array(this.keys);
+    this.least = new Float32Array(this.keys);
   }
 
   // Of the heads that see a cell; UNKNOWN if one of them is.
   segment(i, j0, j1, out, at = 0) {
-    const n = j1 - j0, sums = new Float64Array(n), seen = new Uint16Array(n);
-    const unknown = new Uint8Array(n);
+    const n = j1 - j0, most = n === this.keys ? this.most : null;
+    const sums = new Float64Array(n), seen = new Uint16Array(n);
+    const unknown = new Uint16Array(n), mean = this.which === "mean";
     if (this.part.length < n) this.part = new Float64Array(n);
+    most?.fill(0, 0, n);
     for (const head of this.heads) {
+      const others = most ? head.mostInRow(i) : 0;
       head.segment(i, j0, j1, this.part);
       for (let m = 0; m < n; ++m) {
         const value = this.part[m];
         if (value === HIDDEN) continue;
-        if (value === UNKNOWN) unknown[m] = 1;
-        else sums[m] = this.which === "mean" ? sums[m] + value : this.larger(sums[m], value);
+        if (value === UNKNOWN) ++unknown[m];
+        else sums[m] = mean ? sums[m] + value : this.larger(sums[m], value);
+        if (most && value === UNKNOWN)
+          most[m] = mean && !this.apart ? most[m] + others : Math.max(most[m], others);
         ++seen[m];
       }
+    }
+    for (let m = 0; most && m < n; ++m) {
+      this.least[m] = mean ? 0 : sums[m];
+      if (!mean) most[m] = Math.max(most[m], sums[m]);
+      else if (this.apart) most[m] = Math.max(most[m], sums[m] / Math.max(1, seen[m] - unknown[m]));
+      else most[m] = (most[m] + sums[m]) / seen[m];
     }
     for (let m = 0; m < n; ++m) {
       const count = this.which === "mean" ? seen[m] : 1;
@@ -39,14 +60,29 @@ export class OverHeads {
 
   larger(a, b) { return Number.isNaN(b) || b > a ? b : a; }
 
+  // Cells that one of the heads stores, and all others know or hide.
   known(i, use) {
-    const value = new Float64Array(1), tried = new Set();
-    this.heads[0].known(i, (j) => {
-      if (tried.has(j)) return;
-      tried.add(j);
-      this.segment(i, j, j + 1, value);
-      if (!isMark(value[0])) use(j, value[0]);
+    const stored = this.heads.map((head) => {
+      const own = new Map();
+      head.known(i, (j, weight) => own.set(j, weight));
+      return own;
     });
+    const one = new Float64Array(1), of = (n, j) => {
+      if (stored[n].has(j)) return stored[n].get(j);
+      this.heads[n].segment(i, j, j + 1, one);
+      return one[0];
+    };
+    for (const j of new Set(stored.flatMap((own) => [...own.keys()]))) {
+      let value = 0, seen = 0, n = 0;
+      for (; n < this.heads.length; ++n) {
+        const own = of(n, j);
+        if (own === UNKNOWN) break;
+        if (own === HIDDEN) continue;
+        value = this.which === "mean" ? value + own : this.larger(value, own);
+        ++seen;
+      }
+      if (n === this.heads.length && seen > 0) use(j, this.which === "mean" ? value / seen : value);
+    }
   }
 
   cell(i, j) {
@@ -59,7 +95,12 @@ export class OverHeads {
     const error = Math.max(...seen.map((cell) => cell.error ?? 0));
     if (seen.every((cell) => cell.kind === "exact"))
       return { weight: combine(seen.map((cell) => cell.weight)), kind: "exact", error };
-    const most = combine(seen.map((cell) => cell.weight ?? cell.most ?? 1));
+    const known = seen.filter(({ weight }) => weight !== null).map(({ weight }) => weight);
+    const bounds = seen.filter(({ weight }) => weight === null).map(({ most }) => most ?? 1);
+    // A head that may not see the cell may not count: the mean of those that do is no more than
+    // that of the known ones, or the largest bound.
+    const most = this.apart ? Math.max(...bounds, known.length ? combine(known) : 0)
+                            : combine([...known, ...bounds]);
     return { weight: null, kind: "bound", most, tile: this.tileAt(i, j) };
   }
 
@@ -109,8 +150,8 @@ export class OverHeads {
 
 // The mean or the largest of weights times norms; of tiles it knows no product.
 export class WeightedOverHeads extends OverHeads {
-  constructor(plain) {
-    super(plain.heads.map((head) => new Weighted(head)), plain.tiles, plain.which);
+  constructor(plain, name) {
+    super(plain.heads.map((head) => new Weighted(head, name)), plain.tiles, plain.which);
     Object.assign(this, { plain, weighted: true });
   }
 

@@ -8,7 +8,7 @@ import {OverHeads, WeightedOverHeads} from "./overheads.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {tokenAt, tokenElement} from "./tokens.js";
-import {hasNorms, Weighted} from "./values.js";
+import {commonNorms, Weighted} from "./values.js";
 
 // page: the data; run: whose tokens are shown; head: without filters (null for a difference);
 // source: what is drawn; kept: keys that the filters keep (null: all); bad: the error of the
@@ -74,16 +74,27 @@ export async function headOf(layer, head, over = "none") {
   return new OverHeads(all, await overHeadsOf(layer, over), over);
 }
 
-// A head, or all of them as one, the weights times the norms of the values if the state says so.
-export function normed(head) {
-  if (!state.norms || !hasNorms(head.layer)) return head;
-  return head.heads ? new WeightedOverHeads(head) : new Weighted(head);
+// A head, or all of them as one, the weights times the norms of the values if the state says so:
+// times those that all of `layers` have, the head's and that of the other run in a difference.
+export function normed(head, layers = [head.layer]) {
+  const name = state.norms ? commonNorms(layers) : null;
+  if (!name) return head;
+  return head.heads ? new WeightedOverHeads(head, name) : new Weighted(head, name);
 }
 
+// Which norms those of the shown head are.
+export function normsShown() { return commonNorms(shown.heads.map(({ layer }) => layer)); }
+
 // A head with what the state puts around it: norms of the values, filters.
-export function sourceOf(head, kept) {
-  const inner = normed(head);
+function sourceAround(head, kept, layers) {
+  const inner = normed(head, layers);
   return filtersActive(state) || state.renormalise ? new Filtered(inner, state, kept) : inner;
+}
+
+// The same of the head of one run, or the difference of that of both.
+export function sourceOf(heads, kept, layers = heads.map(({layer}) => layer)) {
+  const sources = heads.map((head) => sourceAround(head, kept, layers));
+  return sources.length === 2 ? new Difference(...sources) : sources[0];
 }
 
 function checkLayer(layer) {
@@ -114,8 +125,7 @@ export function refilter() {
   const { kept, bad } = keptKeys(state, shown.run, shown.heads[0].keys);
   shown.bad = bad;
   shown.kept = kept;
-  const sources = shown.heads.map((head) => sourceOf(head, kept));
-  shown.source = sources.length === 2 ? new Difference(...sources) : sources[0];
+  shown.source = sourceOf(shown.heads, kept);
 }
 
 export function queryToken(i) { return tokenAt(shown.run.tokens, i + queryStart()); }

@@ -3,12 +3,11 @@
 import {Blocks} from "./blocks.js";
 import {PageError} from "./data.js";
 import {element, fill} from "./dom.js";
-import {Difference} from "./filters.js";
 import {scaleOf} from "./mapscale.js";
 import {headName, headOf, labelOf, layersShown, shown, sourceOf} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, levelOf} from "./plot.js";
-import {cellFigure, mostWords} from "./readout.js";
+import {cellFigure, isBounded, mostWords} from "./readout.js";
 import {choose, pinned, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -33,15 +32,13 @@ export class Pins {
   async part(layer, head) {
     const layers = layersShown(layer);
     if (layers.some((each) => !each || head >= each.heads)) return null;
-    let sources;
+    let source;
     try {
-      const heads = await Promise.all(layers.map((each) => headOf(each, head)));
-      sources = heads.map((each) => sourceOf(each, shown.kept));
+      source = sourceOf(await Promise.all(layers.map((each) => headOf(each, head))), shown.kept);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
       return null;
     }
-    const source = sources.length === 2 ? new Difference(...sources) : sources[0];
     const canvas = element("canvas", { class: "pin-map", "aria-hidden": "true" });
     const value = element("span", { class: "figure" }), name = `L${layer}H${head}`;
     const full = headName(layers[0], head);
@@ -107,7 +104,7 @@ export class Pins {
   words(source, at) {
     if (!at) return " ";
     const cell = source.cell(...at), start = `${at[0]} → ${at[1]}: `;
-    if (cell.kind === "bound") return start + mostWords(cell.most);
+    if (isBounded(cell)) return start + mostWords(cell.most);
     if (cell.kind !== "exact") return start + say(cell.kind);
     return start + cellFigure(cell, source.difference);
   }

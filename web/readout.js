@@ -12,7 +12,7 @@ export function rangeWords(begin, count) {
 }
 
 // Two digits, rounded by `round`: away from what lies between two numbers.
-function outward(value, round) {
+export function outward(value, round) {
   if (value === 0) return "0";
   const step = 10 ** (Math.floor(Math.log10(Math.abs(value))) - 1);
   const end = Number((round(value / step) * step).toPrecision(2));
@@ -25,6 +25,9 @@ function between([from, to]) {
   const ends = [outward(from, Math.floor), outward(to, Math.ceil)];
   return ends[0] === ends[1] ? ends[0] : ends.join("–");
 }
+
+// Whether all that is known of a cell's own weight is what it is at most.
+export function isBounded({weight, most}) { return weight === null && most !== undefined; }
 
 // "≤ 0.0032": rounded up.
 export function mostWords(most) { return `≤ ${outward(most, Math.ceil)}`; }
@@ -59,6 +62,22 @@ export function differenceWords(value, off = 0, most = 4) {
   return `± ${outward(off, Math.ceil)}`;
 }
 
+// A difference that is at least `value`, in words: rounded towards 0.
+export function leastWords(value) {
+  const towards = value > 0 ? Math.floor : Math.ceil;
+  return say("at_least", { value: (value > 0 ? "+" : "") + outward(value, towards) });
+}
+
+// Between which numbers the means of a tile's two runs differ.
+export function meansWords([from, to]) {
+  return say("of_means", { from: outward(from, Math.floor), to: outward(to, Math.ceil) });
+}
+
+// A number of a blob that is off by at most `off`; what became 0 is no more than that.
+export function storedFigure(value, off) {
+  return value === 0 && off > 0 ? mostWords(off) : inWords(value, off, 4, number);
+}
+
 // What would store a cell of the head that is shown.
 export function windowFlag(i, j) { return `--window ${state.layer},${state.head},${i},1,${j},1`; }
 
@@ -91,7 +110,7 @@ function betweenRuns({ between: [from, to] }, i, j) {
 
 // The rest of the sentence about a cell.
 function details(cell, difference, i, j) {
-  if (cell.kind === "bound") {
+  if (isBounded(cell) && cell.kind !== "unknown") {
     const stored =
         state.over === "none" && !difference ? say("stored_by", { flag: windowFlag(i, j) }) : "";
     return [stored, cell.tile ? tileWords(cell.tile, difference) : ""].filter(Boolean).join("; ");
@@ -104,6 +123,7 @@ function details(cell, difference, i, j) {
         ? say("filtered_plain")
         : say("filtered_is", { weight: figure(cell.before, cell.error) });
   }
+  if (Number.isNaN(cell.weight)) return "";
   if (cell.a !== undefined) return `${figure(cell.b, cell.error)} − ${figure(cell.a, cell.error)}`;
   const words = [];
   if (cell.norm !== undefined)
@@ -116,7 +136,7 @@ function details(cell, difference, i, j) {
 
 // The number of a cell, or its bound, or a dash.
 function valueWords(cell, difference) {
-  if (cell.kind === "bound") return mostWords(cell.most);
+  if (isBounded(cell) && cell.kind !== "unknown") return mostWords(cell.most);
   if (cell.kind !== "exact") return "—";
   if (Number.isNaN(cell.weight)) return say("nan");
   return cellFigure(cell, difference);
@@ -134,7 +154,7 @@ export function tellCell(readout, at) {
   if (!at) return fill(readout, element("span", { class: "more" }, say("point_at")));
   const [i, j] = at, { source } = shown, cell = source.cell(i, j);
   Object.assign(readout.dataset, { query: i, key: j, weight: cell.weight ?? "", kind: cell.kind });
-  if (cell.kind === "bound") readout.dataset.most = cell.most;
+  if (isBounded(cell)) readout.dataset.most = cell.most;
   const words = details(cell, source.difference, i, j);
   fill(
       readout,
@@ -145,6 +165,6 @@ export function tellCell(readout, at) {
       element(
           "span",
           { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null },
-          say(cell.kind)),
+          say(cell.kind === "tile" && isBounded(cell) ? "bound" : cell.kind)),
       element("span", { class: "more muted", title: words || null }, words));
 }

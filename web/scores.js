@@ -1,6 +1,6 @@
 // Scores of heads: the metrics of the page, of either run or how much they changed, and the answer
 // to the selection. By them heads are sorted, in groups, and coloured.
-import {differenceOf} from "./compare.js";
+import {leastDifferenceOf} from "./compare.js";
 import {scores} from "./dom.js";
 import {hasTwoRuns, labelOf, layerName, layersShown, runName, runOf, shown} from "./page.js";
 import {answerOf, isAsked} from "./selection.js";
@@ -21,7 +21,7 @@ export function metricNames() {
 
 // The metric of a head in each run that is shown; "name@a" and "name@b" are of one run.
 export function metricsOf(at, head, name) {
-  if (name === "difference") return [differenceOf(at, head)];
+  if (name === "difference") return [leastDifferenceOf(at, head)];
   const [metric, run] = name.split("@");
   const layers = run ? [runOf(run).layers[at]] : layersShown(at);
   return layers.map((layer) => layer?.metrics?.[metric]?.[head] ?? NaN);

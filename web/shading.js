@@ -2,10 +2,10 @@
 // shown a page at a time, below a strip of the whole.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {errorOf, kLog16Error, unpack} from "./data.js";
+import {kLog16Error, offOf, unpack} from "./data.js";
 import {clamp, element, fill, number, press, segmented} from "./dom.js";
 import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
-import {figure, tileWords} from "./readout.js";
+import {figure, storedFigure, tileWords} from "./readout.js";
 import {kHidden, kLeft, kNumber, kTile, shadeFigure, shades} from "./shades.js";
 import {choose, state} from "./state.js";
 import {say, sayWith} from "./text.js";
@@ -141,7 +141,8 @@ export class TextView {
     const { layer, h, queries, keys } = head, name = state.reverse ? "mass" : "entropy";
     const all = await unpack(layer[name]);
     if (head !== shown.head || !all || state.chosen[0] !== n) return;
-    const value = figure(all[h * (state.reverse ? keys : queries) + n], errorOf(layer[name]));
+    const stored = all[h * (state.reverse ? keys : queries) + n];
+    const value = storedFigure(stored, offOf(layer[name], stored));
     if (state.reverse) return tell(say("facts_key", { mass: value }));
     let maximum = head.open.maximum ? number(head.open.maximum[h * queries + n]) : null;
     if (!maximum)

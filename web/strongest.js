@@ -11,6 +11,7 @@ import {isWeighted} from "./values.js";
 import {zoomTo} from "./zoom.js";
 
 const kListed = 8;
+const kLine = 28;        // px of each, as in the style
 const kAtOnce = 1e8;     // multiplications of a search before the page goes on
 const kMostWork = 4e9;   // of a whole search
 const kStoredRow = 500;  // that reading what is stored of a row takes as long as
@@ -95,14 +96,20 @@ export class StrongestView {
   // What takes longer is found between frames; until then the note says so.
   async show() {
     const asked = ++this.asked, { source } = shown, best = new Best();
-    fill(this.list);
-    fill(this.note);
-    if (!source) return;
-    if (source.needsRows && !source.exact) return fill(this.note, say("needs_exact"));
+    const lines = source ? Math.min(kListed, source.queries * source.keys) : 0;
+    this.list.style.minHeight = `${lines * kLine}px`;  // what lies below stays where it is
+    if (!source) return this.clear();
+    if (source.lacksRows) {
+      this.clear();
+      return fill(this.note, say("needs_exact"));
+    }
     const search = source.exact ? searchCells(source, best) : searchStored(source, best);
     let step = search.next();
     while (!step.done && step.value <= kAtOnce) step = search.next();
-    if (!step.done) fill(this.note, say("searching"));
+    if (!step.done) {
+      this.clear();
+      fill(this.note, say("searching"));
+    }
     for (let end = 0; !step.done; step = search.next()) {
       if (performance.now() < end) continue;
       await new Promise((done) => setTimeout(done));
@@ -110,6 +117,11 @@ export class StrongestView {
       end = performance.now() + kSearching;
     }
     this.tell(source, best, step.value);
+  }
+
+  clear() {
+    fill(this.list);
+    fill(this.note);
   }
 
   // others: what the cells that are not among them are at most.

@@ -2,7 +2,7 @@
 // where something is selected, the weight that the head gives there.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {HIDDEN, isMark, openLayer, overHeadsOf, PageError, tilesOf, UNKNOWN, unpack} from "./data.js";
+import {HIDDEN, isMark, openLayer, openTiles, overHeadsOf, PageError, tilesOf, UNKNOWN} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
 import {OverHeads} from "./overheads.js";
@@ -30,23 +30,28 @@ function put(canvas, rows, columns, paint) {
 }
 
 // The tiles of a head, or of all heads as one; throws a PageError where there are none. Draws
-// nothing if the picture is no longer wanted once the data is there.
+// nothing if the picture is no longer wanted once the data is there. Resolves to whether it has
+// drawn tiles of several cells.
 export async function paintThumb(canvas, at, h, over = "none", wanted = () => true) {
   const layers = layersShown(at), cells = over === "none" && drawsCells(layers);
   const heads = await Promise.all(layers.map((layer) => headFor(layer, h, over, cells)));
-  if (!wanted()) return;
+  if (!wanted()) return false;
   const source = heads.length === 2 ? new Difference(...heads) : heads[0];
   if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
   const top = source.difference ? differenceOf(null, null)
       : state.same              ? 1
                                 : source.topTile(state.tile);
   const scale = new Scale({ bend: state.bend, top, difference: source.difference });
-  if (cells) return paintCellsOf(canvas, source, scale);
-  const { rows, columns } = source.tiles;
+  if (cells) {
+    paintCellsOf(canvas, source, scale);
+    return false;
+  }
+  const { rows, columns, queries, keys } = source.tiles;
   put(canvas, rows, columns, (pixels) => {
     for (let n = 0; n < pixels.length; ++n)
       pixels[n] = scale.pixel(source.tile(Math.floor(n / columns), n % columns, state.tile));
   });
+  return queries * keys > 1;
 }
 
 async function headFor(layer, h, over, cells) {
@@ -54,8 +59,7 @@ async function headFor(layer, h, over, cells) {
   if (cells) return new Head(layer, await openLayer(layer), h);
   const tiles = over === "none" ? await tilesOf(layer) : await overHeadsOf(layer, over);
   if (!tiles) throw new PageError(say("no_tiles"));
-  // Of the rows it is only asked where they begin: whose lse is not a number.
-  const open = { tiles, lse: await unpack(layer.lse), rows: layer.rows, windows: [] };
+  const open = await openTiles(layer, tiles);
   if (over === "none") return new Head(layer, open, h);
   const all = Array.from({ length: layer.heads }, (_, n) => new Head(layer, open, n));
   return new OverHeads(all, tiles, over);

@@ -1,11 +1,16 @@
 // Weights times the norm of what they carry: p times the norm of v_j, or of v_j W^O of this head
 // where the page has it. It answers as a head does; of tiles it knows no product.
-import {errorOf, HIDDEN, isMark, UNKNOWN} from "./data.js";
+import {HIDDEN, isMark, offOf, UNKNOWN} from "./data.js";
 
 // Whether a layer has norms to weigh with.
 export function hasNorms(layer) { return Boolean(layer?.output_norm ?? layer?.value_norm); }
 
-export function hasOutputNorm(layer) { return Boolean(layer?.output_norm); }
+// Which norms all of some layers have, those of a difference: weights times unlike norms have none.
+// Null without any.
+export function commonNorms(layers) {
+  const all = (name) => layers.every((layer) => layer?.[name]);
+  return all("output_norm") ? "output_norm" : all("value_norm") ? "value_norm" : null;
+}
 
 // Whether what a source tells are weights times norms.
 export function isWeighted(source) {
@@ -14,20 +19,29 @@ export function isWeighted(source) {
 }
 
 // The norms of a head's keys.
-function normsOf({ open, h, kh, keys }) {
-  const [all, at] = open.output_norm ? [open.output_norm, h] : [open.value_norm, kh];
-  return all.subarray(at * keys, (at + 1) * keys);
+function normsOf({ open, h, kh, keys }, name) {
+  const at = name === "output_norm" ? h : kh;
+  return open[name].subarray(at * keys, (at + 1) * keys);
+}
+
+// The relative error of the norms: that of numbers next to 0 is larger.
+function errorOfNorms(norms, reference) {
+  if (reference.type !== "f16") return offOf(reference, 1);
+  const least = norms.reduce((a, b) => (b > 0 && b < a ? b : a), Infinity);
+  return least < Infinity ? offOf(reference, least) / least : 0;
 }
 
 function largestOf(norms) { return norms.reduce((a, b) => (b > a ? b : a), 0); }
 
 export class Weighted {
-  constructor(head) {
+  // name: which norms, "output_norm" or "value_norm"
+  constructor(head, name) {
     const { queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost } = head;
     Object.assign(
         this, { head, queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost });
-    this.norms = normsOf(head);
-    this.normError = errorOf(layer.output_norm ?? layer.value_norm);
+    this.norms = normsOf(head, name);
+    this.reference = layer[name];
+    this.normError = errorOfNorms(this.norms, this.reference);
     this.error = head.error + this.normError;
     this.weighted = true;
   }
@@ -56,7 +70,7 @@ export class Weighted {
   }
 
   // What is at most `most` times a norm is at most: norms are rounded, too.
-  raised(most, norm) { return most * norm * (1 + this.normError); }
+  raised(most, norm) { return most * (norm + offOf(this.reference, norm)); }
 
   range(i) { return this.head.range(i); }
   most(i, j) { return this.raised(this.head.most(i, j), this.norms[j]); }

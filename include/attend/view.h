@@ -61,6 +61,8 @@ struct ViewOptions {
   // Called by the thread that asked for the page whenever some more of all heads are done. What it
   // throws ends the work; so does the Context's `interrupt`.
   std::function<void(std::int64_t done, std::int64_t all)> progress{};
+  // What the page calls the command that writes it anew with --window or --page-size.
+  std::string command = "attend view";
 };
 
 // The page as text. One run, or two of equal sizes to compare. Memory: O(length) beside the page.

@@ -359,7 +359,7 @@ def weights_of(q: ArrayT, k: Array, lse: Array, *, batch: int = 0, head: int = 0
     array([[0.25, 0.25]])
     """
 
-def view_page(runs: list[Any], title: str, language: str, batch: int, page_bytes: int, tiles: int, windows: Sequence[Sequence[int]], open_run: int, progress: Callable[[int, int], object] | None, context: Context | None = None) -> str:
+def view_page(runs: list[Any], title: str, language: str, batch: int, page_bytes: int, tiles: int, windows: Sequence[Sequence[int]], open_run: int, progress: Callable[[int, int], object] | None, context: Context | None = None, command: str = 'attend view') -> str:
     """
     The page as text, from dicts of runs and layers; attend.view makes them.
     """

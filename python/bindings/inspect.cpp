@@ -106,14 +106,15 @@ class ViewRuns {
 std::string page(const nb::list& runs, nb::handle title, nb::handle language, std::int64_t batch,
                  std::int64_t page_bytes, std::int64_t tiles,
                  const std::vector<std::vector<std::int64_t>>& windows, std::int64_t open_run,
-                 nb::handle progress, GivenContext context) {
+                 nb::handle progress, GivenContext context, nb::handle command) {
   const ViewRuns read_runs(runs);
   ViewOptions options{.title = text_of(title, "view: title"),
                       .language = text_of(language, "view: language"),
                       .batch = batch,
                       .page_bytes = page_bytes,
                       .tiles = tiles,
-                      .open_run = open_run};
+                      .open_run = open_run,
+                      .command = text_of(command, "view: command")};
   if (!progress.is_none())
     options.progress = [=](std::int64_t done, std::int64_t all) {
       const nb::gil_scoped_acquire locked;
@@ -209,11 +210,11 @@ array([[0.25, 0.25]])
 )");
 
   m.def("view_page", page, "runs"_a, "title"_a, "language"_a, "batch"_a, "page_bytes"_a, "tiles"_a,
-        "windows"_a, "open_run"_a, "progress"_a.none(), no_context,
+        "windows"_a, "open_run"_a, "progress"_a.none(), no_context, "command"_a = "attend view",
         nb::sig("def view_page(runs: list[Any], title: str, language: str, batch: int, "
                 "page_bytes: int, tiles: int, windows: Sequence[Sequence[int]], open_run: int, "
                 "progress: Callable[[int, int], object] | None, "
-                "context: Context | None = None) -> str"),
+                "context: Context | None = None, command: str = 'attend view') -> str"),
         "The page as text, from dicts of runs and layers; attend.view makes them.");
 }
 

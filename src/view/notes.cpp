@@ -45,14 +45,15 @@ std::string listed(const PageSizes& page, const Choice& choice, const Notes& not
 
 }  // namespace
 
-std::vector<std::string> reasons(const PageSizes& page, const Choice& choice, const Notes& notes) {
+std::vector<std::string> reasons(const PageSizes& page, const Choice& choice, const Notes& notes,
+                                 const std::string& command) {
   const std::vector<std::int64_t> enough = enough_for(page);
   const std::string room = mebibytes(page.page_bytes), most = mebibytes(kMostPageBytes);
   std::vector<std::string> why(enough.size());
   for (std::size_t n = 0; n < why.size(); ++n) {
     if (choice.exact[n]) continue;
-    const std::string window = text("attend view ... --window ", n, ",HEAD,QUERY,QUERIES,KEY,KEYS");
-    const std::string larger = text("attend view ... --page-size ", enough[n]);
+    const std::string window = text(command, " ... --window ", n, ",HEAD,QUERY,QUERIES,KEY,KEYS");
+    const std::string larger = text(command, " ... --page-size ", enough[n]);
     if (enough[n] > 0)
       why[n] = notes.said(
           text("they do not fit into ", room, "; ", larger, " stores them, ", window,

@@ -24,7 +24,8 @@ class Notes {
 };
 
 // Of each layer without q and k: why, and what would store them or a part. Of others nothing.
-std::vector<std::string> reasons(const PageSizes& page, const Choice& choice, const Notes& notes);
+std::vector<std::string> reasons(const PageSizes& page, const Choice& choice, const Notes& notes,
+                                 const std::string& command);
 
 // Of a page that is not whole.
 void say_what_is_reduced(const PageSizes& page, const Choice& choice, Notes& notes);

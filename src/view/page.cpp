@@ -112,6 +112,7 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
     const Json data = Json::object()
                           .set("format", "attend.view/2")
                           .set("made_by", std::string("attend ") + version())
+                          .set("command", options.command)
                           .set("title", options.title)
                           .set("language", options.language)
                           .set("notes", notes.list())

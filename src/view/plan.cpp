@@ -129,13 +129,15 @@ std::int64_t characters_of(const std::vector<std::string>& texts) {
 std::int64_t fixed_size(std::span<const ViewRun> runs, const std::vector<PlannedRun>& plan,
                         const ViewOptions& options) {
   std::int64_t size = std::ssize(kShell.text) + std::ssize(kStyle.text) + std::ssize(kScript.text) +
-                      kOfPage + 2 * kOfByte * std::ssize(options.title);
+                      kOfPage +
+                      kOfByte * (2 * std::ssize(options.title) + std::ssize(options.command));
   for (std::size_t n = 0; n < plan.size(); ++n) {
     constexpr std::int64_t kOfPosition = 12;  // in the list of special tokens
     size += kOfByte * std::ssize(runs[n].name) + characters_of(plan[n].tokens) +
             characters_of(plan[n].key_tokens) + kOfPosition * std::ssize(plan[n].key_tokens);
     for (const PlannedLayer& layer : plan[n].layers)  // names of layers are in notes, too
-      size += kOfLayer + 3 * kOfByte * std::ssize(layer.name) + kOfHead * layer.single->heads();
+      size += kOfLayer + kOfHead * layer.single->heads() +
+              kOfByte * (3 * std::ssize(layer.name) + 2 * std::ssize(options.command));
   }
   return size;
 }
@@ -164,7 +166,7 @@ void plan_contents(std::span<const ViewRun> runs, std::vector<PlannedRun>& plan,
          " heads, tokens, and ", windows, " of windows; page_bytes is ", options.page_bytes,
          ", and may be up to ", kMostPageBytes);
   }
-  const std::vector<std::string> why = reasons(page, choice, notes);
+  const std::vector<std::string> why = reasons(page, choice, notes, options.command);
   for (PlannedRun& run : plan)
     for (std::size_t n = 0; n < run.layers.size(); ++n) {
       const Single& s = *run.layers[n].single;

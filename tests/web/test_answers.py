@@ -222,20 +222,130 @@ def test_cards_over_heads_count_norms_as_their_map_does(show):
         tab.choose(cell=[20, 7])
 
 
-def test_cards_over_heads_have_no_answer_of_a_query_or_key_and_say_so(show):
-    tab = show(model()[0], "#chosen=33")
-    for reverse, words in ((False, "not for a query"), (True, "not for a key")):
-        tab.choose(reverse=reverse)
-        for over in ("mean", "maximum"):
-            card = tab.evaluate(OVER, [1, over])
-            assert words in card["words"] and card["figure"] == "–"
-            assert {tuple(pixel) for pixel in card["pixels"]} == {(255, 255, 255, 255)}
-    card = tab.choose(cell=[30, 2]).evaluate(OVER, [0, "mean"])
-    assert "not for" not in card["words"] and card["words"].endswith(card["figure"])
-    card = tab.choose(cell=None, chosen=[]).evaluate(OVER, [0, "mean"])
+def test_cards_over_heads_answer_for_a_query_and_a_key(show):
+    """Where every head is exact with the weight of their mean and largest, where rows are stored with what is known."""
+    html, weights, _ = model()
+    tab = show(html, "#chosen=33")
+    merged = {"mean": weights.mean(axis=1), "maximum": weights.max(axis=1)}
+    for over, truth in merged.items():
+        assert told(tab.evaluate(OVER, [0, over])["figure"]) == pytest.approx(truth[0, 33].max(), abs=6e-4)
+        assert f"→ {truth[0, 33].argmax()} " in tab.evaluate(OVER, [0, over])["words"]
+        for n in (1, 2):
+            text, value = tab.evaluate(OVER, [n, over])["figure"], truth[n, 33].max()
+            if over == "maximum":  # the largest of a row is stored of every head
+                assert told(text) == pytest.approx(value, abs=6e-4)
+            else:
+                assert (text[0] == "≤" and value <= told(text)) or (text[0] == "≥" and value >= told(text))
+    tab.choose(reverse=True, chosen=[5])
+    for over, truth in merged.items():
+        assert told(tab.evaluate(OVER, [0, over])["figure"]) == pytest.approx(truth[0, :, 5].sum(), abs=6e-4)
+        text, value = tab.evaluate(OVER, [1, over])["figure"], truth[1, :, 5].sum()
+        assert told(text) <= value if over == "maximum" else told(text) == pytest.approx(value, abs=6e-4)
+        assert text.startswith("≥") == (over == "maximum")
+    drawn = tab.choose(bend="linear").evaluate(OVER, [0, "mean"])["pixels"]  # its bars, a query each
+    for i in range(5, 40):
+        assert np.abs(drawn[i][:3] - colour(weights[0, :, i, 5].mean())).max() <= 4
+    card = tab.choose(cell=[30, 2], chosen=[], reverse=False).evaluate(OVER, [0, "mean"])
+    assert card["words"].endswith(card["figure"])
+    card = tab.choose(cell=None).evaluate(OVER, [0, "mean"])
     assert card["words"] == "layer 0, mean over heads" and len(card["pixels"]) > 2
-    difference = show(fixtures.two_runs(), "#show=difference&cell=4,2")
-    assert "no answer of a difference" in difference.evaluate(OVER, [0, "maximum"])["words"]
+
+
+def test_cards_over_heads_answer_in_a_difference(show):
+    sources = [layer(seed, heads=3, queries=20, keys=20) for seed in (61, 62)]
+    weights = [softmax(source)[0] for source in sources]
+    tab = show(page(*([source] for source in sources)), "#show=difference&cell=4,2")
+    for over, merge in (("mean", np.mean), ("maximum", np.max)):
+        apart = merge(weights[1], axis=0) - merge(weights[0], axis=0)
+        assert told(tab.evaluate(OVER, [0, over])["figure"]) == pytest.approx(apart[4, 2], abs=6e-4)
+        key = int(np.abs(apart[7]).argmax())
+        card = tab.choose(cell=None, chosen=[7]).evaluate(OVER, [0, over])
+        assert told(card["figure"]) == pytest.approx(apart[7, key], abs=6e-4) and f"→ {key}" in card["words"]
+        tab.choose(cell=[4, 2], chosen=[])
+
+
+def test_a_difference_answers_for_a_query_with_one_key(show):
+    """The largest weight of both runs is the same, on different keys: their difference is not 0."""
+    source = layer(63, heads=2, queries=24, keys=24)
+    other = {**source, "k": source["k"][:, ::-1].copy()}
+    weights = [softmax(each)[0] for each in (source, other)]
+    for embed in (True, False):
+        tab = show(page([source], [other], embed=embed, top_k=6, tiles=8), "#show=difference&chosen=9")
+        assert "largest known difference at query 9" in tab.text("#heads .hint")
+        for h in range(2):
+            a, b = weights[0][h, 9], weights[1][h, 9]
+            stored = [set(np.argsort(-row)[:6]) for row in (a, b)]
+            known = sorted(stored[0] & stored[1]) if not embed else range(24)
+            card, label = tab.evaluate(CARDS)[f"0.{h}"], tab.text(f'.thumb[data-head="{h}"] .thumb-label')
+            if not len(known):
+                assert card == "–"
+                continue
+            key = max(known, key=lambda j: abs(b[j] - a[j]))
+            assert told(card) == pytest.approx(b[key] - a[key], abs=6e-4) and label == f"→ {key}"
+
+
+def test_cards_of_a_cell_count_filters_as_the_readout_does(show):
+    tab = show(fixtures.small(), "#head=6&noFirst=1&renormalise=1&cell=4,1")
+    assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(0.25)
+    assert told(tab.evaluate(CARDS)["0.6"]) == 0.25
+    tab.choose(cell=[4, 0])
+    assert tab.evaluate(CARDS)["0.6"] == "–" and "left out" in tab.tab.get_attribute('.thumb[data-head="6"]', "aria-label")
+    tab.choose(renormalise=False, cell=[4, 1], least=0.21)
+    assert tab.evaluate(CARDS)["0.6"] == "–"
+
+
+def test_what_cannot_be_renormalised_is_left_empty(show):
+    html, weights, _ = model()
+    tab = show(html, "#cell=30,11&chosen=30&renormalise=1&far=3")
+    left = np.where(np.arange(40) <= 27, weights[0, :, 30], 0)
+    for changes, value in (({}, left[:, 11]), ({"cell": None}, left.max(axis=1))):
+        cards = tab.choose(**changes).evaluate(CARDS)
+        for h in range(4):
+            assert told(cards[f"0.{h}"]) == pytest.approx(value[h] / left[h].sum(), abs=6e-4)
+            assert cards[f"1.{h}"] == "–"
+            assert "not in the page" in tab.tab.get_attribute(f'.thumb[data-layer="1"][data-head="{h}"]', "aria-label")
+    groups = tab.choose(sort="selection").evaluate(GROUPS)
+    assert groups[-3][0].startswith("no score · 8") and set(groups[-3][1]) == {"–"}
+    # a key: what filters leave of it, where every weight is known
+    tab.choose(renormalise=False, reverse=True, chosen=[5], sort="order")
+    cards = tab.evaluate(CARDS)
+    for h in range(4):
+        assert told(cards[f"0.{h}"]) == pytest.approx(weights[0, h, 8:, 5].sum(), abs=6e-4)
+        assert cards[f"1.{h}"] == "–"
+    cards = tab.choose(far=0, pattern="^w5$").evaluate(CARDS)
+    assert told(cards["1.0"]) == pytest.approx(weights[1, 0, :, 5].sum(), abs=6e-4)
+    assert set(tab.choose(pattern="^w6$").evaluate(CARDS).values()) == {"–"}
+
+
+def test_the_bars_of_a_key_know_windows(show):
+    html, weights, _ = reduced(length=60, tiles=16, windows=((0, 20, 30, 30, 12),))
+    drawn = show(html, "#chosen=35&reverse=1&bend=linear").evaluate(BARS, True)
+    for i in range(20, 50):  # every weight there is known: both halves are one colour, and its own
+        assert drawn[0][i] == drawn[1][i] and np.abs(drawn[0][i][:3] - colour(weights[0, i, 35])).max() <= 4
+
+
+def test_a_choice_of_very_many_is_cut_and_says_so(show):
+    tab = show(fixtures.many_heads(80, 1, 1), "#chosen=0-70")
+    assert "The first 64 of the 71 that are chosen." in tab.text("#heads .hint")
+    assert "first 64" not in tab.choose(chosen=list(range(64))).text("#heads .hint")
+
+
+def test_what_is_stored_as_0_is_below_the_least(show):
+    blobs = Blobs()
+    made = layer_of(layer(64, heads=1, queries=8, keys=8), blobs, "layer 0", embed=False, top_k=2)
+    made["mass"] = blobs.add(np.array([[3.0] + 7 * [1e-11]]), "scaled")
+    made["entropy"] = blobs.add(np.array([[1e-9, 3e-7] + 6 * [1.0]]), "f16")
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    tab = show(page_of([run], blobs), "#reverse=1&chosen=3")
+    assert re.fullmatch(r"≤[78]e−10", tab.evaluate(CARDS)["0.0"])
+    facts = "() => document.querySelector('.facts').textContent"
+    tab.tab.wait_for_function(facts)
+    assert re.search(r"receives ≤ 7\.\de−10 in all", tab.evaluate(facts))
+    # entropies next to 0 have steps of 2^-24: 3e-7 is 2.98e-7, off by as much as 3e-8
+    for query, words in ((0, "≤ 3.0e−8"), (1, "3e−7")):
+        tab.choose(reverse=False, chosen=[query])
+        tab.tab.wait_for_function(f"() => ({facts})().includes('entropy')")
+        assert f"entropy {words} nats" in tab.evaluate(facts)
 
 
 def test_a_picture_that_is_late_does_not_cover_a_newer_one(show):

@@ -71,7 +71,7 @@ def test_the_weight_of_a_pair_is_typed(show):
 
 def test_which_heads_move_a_token_is_one_click(show):
     html, truth = page_of_512()
-    tab = show(html, "#chosen=290")  # its page of the text is there
+    tab = show(html)
     reader = Steps(tab)
     reader.click('.piece[data-n="300"]')
     scores = tab.evaluate("""() => Object.fromEntries([...document.querySelectorAll(".thumb[data-head]")].map((card) =>

@@ -58,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     view.add_argument("--language", default="en", choices=("en", "zh"))
     view.add_argument("--page-size", type=_mebibytes, default=16 << 20, metavar="MIB",
                       help="that the page may have: 16, or up to 64; what does not fit is reduced")
+    view.add_argument("--window", action="append", type=_window, default=[], metavar="LAYER,HEAD,QUERY,QUERIES,KEY,KEYS",
+                      help="a part of a head whose weights are exact all the same; layers by their number on the page")
     inspect = commands.add_parser("inspect", parents=[common, shown], help="prints what every head looks at, in numbers")
     inspect.add_argument("--json", action="store_true")
     generate = commands.add_parser("generate", parents=[common], help="prints the text that follows, greedily")
@@ -103,6 +105,14 @@ def _mebibytes(text: str) -> int:
     return int(size * (1 << 20))
 
 
+def _window(text: str) -> list[int]:
+    """As `attend view --window` has it."""
+    numbers = [_count(number) for number in text.split(",")]
+    if len(numbers) != 6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not LAYER,HEAD,QUERY,QUERIES,KEY,KEYS")
+    return numbers
+
+
 def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
     """(model, tokenizer, text)"""
     text = given.text if given.text_file is None else _text_of(given.text_file)
@@ -130,7 +140,7 @@ def _view(given: argparse.Namespace) -> int:
     _check_output(given.output)
     model, tokenizer, text = _loaded(given)
     page = view(model, tokenizer, text, new_tokens=given.new_tokens, target=given.target, part=given.part, layers=given.layers,
-                title=given.title, language=given.language, page_bytes=given.page_size, progress=sys.stderr.isatty())
+                title=given.title, language=given.language, page_bytes=given.page_size, windows=given.window, progress=sys.stderr.isatty())
     page.save(given.output)
     print(f"wrote {given.output}")
     return 0

@@ -52,4 +52,5 @@ def view(
     }
     if title is None:
         title = type(model).__name__ + (f", {found.name}" if found.name else "")
-    return View(view_page([run], title, language, batch, page_bytes, tiles, windows, 0, progress_of(progress), context))
+    return View(view_page([run], title, language, batch, page_bytes, tiles, windows, 0, progress_of(progress), context,
+                          command="python -m attend.hf view"))

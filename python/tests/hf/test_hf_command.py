@@ -1,5 +1,6 @@
 """python -m attend.hf: what it writes and prints, and how it refuses."""
 import json
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,30 @@ def test_view_writes_the_page(folder, tmp_path, capsys):
     run = data_of(attend.View(page.read_text()))["runs"][0]
     assert run["tokens"][:6] == TEXT.split() and len(run["tokens"]) == 9 and len(run["layers"]) == 2
     assert [x["window"] for x in run["layers"]] == [[3, -1], None] and run["layers"][0]["softcap"] == 2.0
+
+
+def test_a_window_is_exact_on_a_page_that_is_reduced(folder, tmp_path, capsys):
+    """The page says the command that would store a cell, and that command stores it."""
+    page, text = tmp_path / "heads.html", " ".join(f"w{3 + 7 * n % 40}" for n in range(96))
+    given = ["view", str(folder), "--text", text, "--output", str(page)]
+    assert main([*given, "--page-size", "0.01"]) == 2
+    least = int(re.search(r"takes at least (\d+) bytes", capsys.readouterr().err)[1])
+    given += ["--page-size", str((least + 12000) / 2**20)]  # room for a little, and not for q and k
+    assert main(given) == 0
+    data = data_of(attend.View(page.read_text()))
+    assert data["command"] == "python -m attend.hf view" and data["runs"][0]["layers"][1]["q"] is None
+    assert "python -m attend.hf view ... --window 1,HEAD" in data["runs"][0]["layers"][1]["why"]
+    assert main([*given, "--window", "1,2,60,1,17,1", "--window", "0,0,5,2,1,3"]) == 0
+    layers = data_of(attend.View(page.read_text()))["runs"][0]["layers"]
+    places = [[[w[name] for name in ("head", "query", "queries", "key", "keys")] for w in x["windows"]] for x in layers]
+    assert places == [[[0, 5, 2, 1, 3]], [[2, 60, 1, 17, 1]]]
+    capsys.readouterr()
+    for wrong, told in (("1,2,3", "'1,2,3' is not LAYER,HEAD"), ("1,2,a,1,1,1", "'a' is no number"), ("9,0,0,1,0,1", "layer")):
+        try:
+            status = main([*given, "--window", wrong])
+        except SystemExit as stop:
+            status = stop.code
+        assert status == 2 and told in capsys.readouterr().err
 
 
 def test_text_may_be_a_file(folder, tmp_path, capsys):
