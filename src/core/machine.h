@@ -39,7 +39,8 @@ inline bool ask_for_amx() noexcept {
 }
 #endif
 
-inline Machine this_machine() noexcept {
+// What this one is, found out anew.
+inline Machine detected_machine() noexcept {
   Machine machine{.architecture = "unknown", .processors = available_processors()};
 #if defined(__x86_64__)
   machine.architecture = "x86-64";
@@ -71,5 +72,9 @@ inline Machine this_machine() noexcept {
 #endif
   return machine;
 }
+
+// The same. Tests of instructions that this machine has not have one of their own
+// (tests/emulated/machine.cpp).
+Machine this_machine() noexcept;
 
 }  // namespace attend
