@@ -272,7 +272,7 @@ TEST_F(CudaLaunch, a_gradient_of_weights_is_the_same_product_whatever_the_stride
                                    strides, kGpu);
           };
           layer.backward(view(out, of_dy), view(in, of_x), where());
-          const FakeProduct product = last_fake_product();
+          const FakeProduct product = *last_fake_product();
           return std::pair(product.first, product.second);
         };
         const auto expected = transposed({out, 1}, {in, 1});

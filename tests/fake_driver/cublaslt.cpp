@@ -29,7 +29,7 @@ struct Found {  // cublasLtMatmulHeuristicResult_t
 
 extern "C" {
 
-attend::test::FakeProduct last_fake_product() { return product; }
+const attend::test::FakeProduct* last_fake_product() { return &product; }
 
 int cublasLtCreate(void** handle) {
   *handle = &product;

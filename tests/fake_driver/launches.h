@@ -22,5 +22,5 @@ struct FakeProduct {
 
 extern "C" {
 void listen_to_fake_driver(attend::test::FakeListener* to);  // null: nobody listens
-attend::test::FakeProduct last_fake_product();
+const attend::test::FakeProduct* last_fake_product();
 }
