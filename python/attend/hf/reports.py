@@ -4,6 +4,7 @@ Transformers takes any registered name for any model, also for one whose code co
 asks for it. So the code is read here (as compiled: names, not text), and on wish the model is run.
 """
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -68,14 +69,28 @@ def check(model: nn.Module, **inputs: Any) -> Report:
     if not isinstance(model, nn.Module):
         raise TypeError(f"attend.hf.check takes a model, an nn.Module, found {type(model).__name__}")
     rows = []
-    configs: dict[str, Any] = {}  # by the name of the module: its own, or that of the module around it
+    for name, module, uses, config in _attentions(model):
+        why = _why_not(uses, config)
+        rows.append(Row(name, type(module).__name__, not why, why))
+    return Report(_run(model, inputs, rows) if inputs else rows)
+
+
+def by_themselves(model: nn.Module) -> list[Row]:
+    """The attentions whose config asks for attend, and whose code never will."""
+    return [
+        Row(name, type(module).__name__, False, _why_not(uses, config)) for name, module, uses, config in _attentions(model)
+        if uses in (Uses.layer_of_torch, Uses.sdpa, Uses.own_softmax) and getattr(config, "_attn_implementation", None) == NAME
+    ]
+
+
+def _attentions(model: nn.Module) -> Iterator[tuple[str, nn.Module, Uses, Any]]:
+    """(name, module, what its code does, its config or that of the module around it)"""
+    configs: dict[str, Any] = {}
     for name, module in model.named_modules():
         configs[name] = getattr(module, "config", None) or configs.get(name.rpartition(".")[0])
         uses = uses_of(module)
         if uses is not Uses.nothing and not (uses is Uses.name_alone and _has_attention_inside(module)):
-            why = _why_not(uses, configs[name])
-            rows.append(Row(name, type(module).__name__, not why, why))
-    return Report(_run(model, inputs, rows) if inputs else rows)
+            yield name, module, uses, configs[name]
 
 
 def _has_attention_inside(module: nn.Module) -> bool:

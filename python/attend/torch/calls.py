@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from .general import at_once, attention
-from .taps import COMPILED, Look, Replay, active, forget, is_tapped, recomputing, remember, unkept, was_edited
+from .taps import COMPILED, Look, Replay, active, forget, in_python, is_tapped, recomputing, remember, unkept, was_edited
 from .unheard import calls_unless
 
 TAPS = (active, unkept)
@@ -30,9 +30,11 @@ def call(
     before dropout; with dropped(), which gives those after it, these, edited as well.
     """
     if is_compiling():
-        if is_tapped():
+        if not is_tapped():
+            return _compute(q, k, v, return_weights, options)
+        if not torch.compiler.is_dynamo_compiling():  # torch.export and its like
             raise NotImplementedError(COMPILED)
-        return _compute(q, k, v, return_weights, options)
+        return _call_in_python(module, q, k, v, return_weights=return_weights, dropped=dropped, **options)
     taps = active.get()
     again = bool(taps or unkept) and recomputing()
     if again and module is not None and was_edited(module) and not any(isinstance(tap, Replay) for tap in taps):
@@ -63,6 +65,9 @@ def call(
     if changes and not again and module is not None:
         remember(module, out)
     return out, weights
+
+
+_call_in_python = in_python(call)
 
 
 def _compute(

@@ -63,7 +63,8 @@ def attention(
     at q, k, v, bias, sinks and alibi, through out, lse and weights; not at integers, at k_scales and v_scales,
     nor, with block_table, through the weights. dropout_p draws its seed from PyTorch's generator, as PyTorch's
     own functions do; dropout=(p, seed, offset) is given one. Weights are those before dropout; with weight_heads
-    they are those of these heads alone, in the same pass, and have no gradient.
+    they are those of these heads alone, and have no gradient: in the same pass where nothing needs a gradient, drops or
+    listens (torch.compile, a mode, autocast), else in one over these heads.
 
     Tensors of an NVIDIA GPU are computed there, in the current stream; packed sequences then want max_q and max_k. On the
     CPU threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.

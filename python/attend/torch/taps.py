@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn.modules import module as hooks_of_all
 
 from .layers import Layer, check_heads, known_heads
@@ -67,11 +68,13 @@ class Tap:
         self._open = True
         _hooks.take()
         active.set((*active.get(), self))
+        _here.count(1)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._open = False
         active.set(tuple(tap for tap in active.get() if tap is not self))  # blocks may end in any order
+        _here.count(-1)
         _hooks.give()
         for module, function in reversed(self._kept):
             setattr(module, _CHECKPOINT, function)
@@ -218,9 +221,11 @@ def keep_edits(function: Callable[..., Any]) -> Callable[..., Any]:
                 _keeps.reset(token)
         again = tuple(Replay(tap, place.copy()) for tap, place in zip(taps, places) if tap.changes)
         token = active.set(again)
+        _here.count(len(again))
         try:
             return function(*arguments, **keywords)
         finally:
+            _here.count(-len(again))
             active.reset(token)
 
     return kept
@@ -275,17 +280,17 @@ class _Hooks:
 
     @staticmethod
     def _enter(module: nn.Module, arguments: Any) -> None:
-        taps = active.get()
-        if taps and not recomputing():
-            for tap in taps:
-                tap.enter(module)
+        if not is_compiling():
+            _entered(module)
+        elif is_tapped():
+            _entered_in_python(module)
 
     @staticmethod
     def _leave(module: nn.Module, arguments: Any, result: Any) -> None:
-        taps = active.get()
-        if taps and not recomputing():
-            for tap in taps:
-                tap.place.leave(module)
+        if not is_compiling():
+            _left(module)
+        elif is_tapped():
+            _left_in_python(module)
 
 
 _hooks = _Hooks()
@@ -303,9 +308,47 @@ COMPILED = (
 )
 
 
-@torch.compiler.assume_constant_result
+class _Here(threading.local):
+    """Whether a block is open in this thread. torch.compile cannot follow a ContextVar, but what it reads here it asks before each run
+    of a graph: one that was made outside of blocks is not run inside of one.
+    """
+
+    def __init__(self) -> None:  # in each thread; it would take an attribute of the class for a constant
+        self.open, self.blocks = False, 0
+
+    def count(self, more: int) -> None:
+        self.blocks = max(self.blocks + more, 0)
+        self.open = self.blocks > 0
+
+
+_here = _Here()
+
+
 def is_tapped() -> bool:
-    return bool(active.get())
+    """For torch.compile; active.get() knows more."""
+    return _here.open
+
+
+def in_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that torch.compile leaves to Python, where blocks work; of one whole graph (fullgraph=True) it raises in these words."""
+    return torch.compiler.disable(function, reason=COMPILED)
+
+
+def _entered(module: nn.Module) -> None:
+    taps = active.get()
+    if taps and not recomputing():
+        for tap in taps:
+            tap.enter(module)
+
+
+def _left(module: nn.Module) -> None:
+    taps = active.get()
+    if taps and not recomputing():
+        for tap in taps:
+            tap.place.leave(module)
+
+
+_entered_in_python, _left_in_python = in_python(_entered), in_python(_left)
 
 
 def _refuse_compiled(where: str, model: nn.Module) -> None:

@@ -51,9 +51,19 @@ def test_ratios_and_bars():
     x = models.line("smollm2 prefill 512", "f32", rows)
     assert x["whole"]["of_sdpa"][0] == pytest.approx(2.0 / 2.1) and x["attention"]["of_eager"][0] == 4.0
     assert x["share"] == pytest.approx(0.5 / 2.1) and models.missed(x) == ["whole"]
-    assert models.missed({"captured": (1.06, 1.051, 1.07)}) and not models.missed({"captured": (1.06, 1.04, 1.07)})
+    assert models.missed({"captured": (1.06, 1.04, 1.07)}) and not models.missed({"captured": (1.04, 1.03, 1.07)})
+    assert models.missed(x | {"whole": {"of_sdpa": (0.97, 0.9, 1.1)}}) == ["whole"]  # by the median, though its interval is not below
     slow = models.line("smollm2 decode 64", "f32", {**rows, "attend": [(2.0, 1.5)] * 5})
     assert models.missed(slow) == ["attention"]  # a token at a time after 128: the bar is there from 32 tokens on
     assert models.as_table([x, {"captured": (1.0, 1.0, 1.0)}]).splitlines()[2:] == [
-        "| smollm2 prefill 512, f32 | 0.95 | 1.90 | 2.00 | 4.00 | 24 % |"]
+        "| SmolLM2, prefill of 512 tokens, float32 | 0.95 | 1.90 | 2.00 | 4.00 | 24 % |"]
     assert "0.95x of sdpa" in models.shown(x) and "attention is 24 % of the model" in models.shown(x)
+
+
+def test_the_table_is_that_of_the_page():
+    rows = {"eager": [(4.0, 2.0)] * 5, "sdpa": [(2.0, 1.0)] * 5, "attend": [(2.1, 0.5)] * 5}
+    table = models.as_table([models.line(case, kind, rows) for kind in models.TYPES for case in models.CASES]).splitlines()
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8").splitlines()
+    start = page.index(table[0])
+    assert [row.split(" | ")[0] for row in page[start : start + len(table)]] == [row.split(" | ")[0] for row in table]
+    assert not page[start + len(table)]
