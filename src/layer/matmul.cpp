@@ -7,6 +7,7 @@
 #include "api/launch.h"
 #include "api/lease.h"
 #include "core/interruption.h"
+#include "core/machine.h"
 #include "layer/elementwise.h"
 
 #include <algorithm>
@@ -351,7 +352,10 @@ auto with_numbers(DType type, Use use) {
 }  // namespace
 
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where) {
-  if (row.multiplies(b.dtype()) != b.dtype()) {  // in the same order for every type of a
+  const Machine machine = this_machine();
+  // Without an instruction that widens f16, products with it would take three times as long.
+  const bool widens = b.dtype() != DType::f16 || machine.avx2 || machine.neon;
+  if (widens && row.multiplies(b.dtype()) != b.dtype()) {  // in the same order for every type of a
     const Matrices<float> product{.n = b.size(1),
                                   .k = b.size(0),
                                   .b_depth = b.strides()[0],
