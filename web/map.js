@@ -88,6 +88,7 @@ export class MapView {
 
   describe(layer) {
     fill(this.title, element("bdi", {}, shownHead()));
+    this.title.title = shownHead();  // where it is cut off
     const one = state.over === "none", label = one ? labelOf(state.layer, state.head) : null;
     const figure = scores(label?.scores ?? [], 3);
     fill(this.label, label ? [element("strong", {}, label.text), " ",

@@ -87,6 +87,18 @@ async function askLayer(at, question, found) {
   }
 }
 
+// Makes a head keep the row that it was asked for last: the mean and the largest ask for it again.
+function keepRow(head) {
+  const plain = head.segment.bind(head), row = new Float64Array(head.keys);
+  let kept = -1;
+  head.segment = (i, j0, j1, out, at = 0) => {
+    if (j1 - j0 < head.keys) return plain(i, j0, j1, out, at);
+    if (kept !== i) plain(i, 0, head.keys, row);
+    kept = i;
+    out.set(row, at);
+  };
+}
+
 // The heads of a layer, and the mean and largest over them; null where the other run has no such
 // layer. q and k are unpacked only where they are needed: once rows, windows and filters leave
 // something open.
@@ -96,7 +108,10 @@ async function headsOf(layer, question) {
   const mass = question.kind === "key" ? await unpack(layer.mass) : null;
   const of = (open) => {
     const heads = Array.from({ length: layer.heads ?? 0 }, (_, h) => new Head(layer, open, h));
-    for (const head of heads) head.mass = mass;
+    for (const head of heads) {
+      head.mass = mass;
+      if (question.chosen?.length === 1) keepRow(head);
+    }
     const over = layer.over_heads && heads.length ? kOver : [];
     return {
       heads,

@@ -203,7 +203,8 @@ def check_figure(tab):
     png = saved(reader, "png")
     assert struct.unpack(">II", png[16:24])[0] == 3 * tab.evaluate("() => attend.geometry().width")
     left, top, w, h = tab.evaluate("() => { const { left, top, w, h } = attend.geometry(); return [left, top, w, h]; }")
-    points = [[left + x * w, 30 + top + y * h] for y in (0.3, 0.55, 0.9) for x in (0.2, 0.45, 0.8)]
+    cells = [(y, x * y) for y in (0.3, 0.55, 0.9) for x in (0.2, 0.45, 0.8)]  # none that is hidden, and hatched
+    points = [[left + x * w, 30 + top + y * h] for y, x in cells]
     drawn = tab.evaluate(COMPARE, [text, base64.b64encode(png).decode(), points])
     assert drawn["sizes"][:2] == drawn["sizes"][2:] and drawn["corner"] == [255, 255, 255]
     assert drawn["most"] <= 12 and drawn["apart"] < 0.03  # letters and hatching are set a little differently
