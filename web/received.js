@@ -16,16 +16,26 @@ function column(head, j) {
   return head.columns.get(j);
 }
 
+// What a weight of each query that is not stored is at most, NaN of those that are not numbers: for
+// all keys that are asked of, worked out once.
+function boundsOf(head) {
+  if (head.bounds) return head.bounds;
+  head.bounds = new Float32Array(head.queries);
+  for (let i = 0; i < head.queries; ++i) head.bounds[i] = head.isNaN(i) ? NaN : head.mostInRow(i);
+  return head.bounds;
+}
+
 function readColumn(head, j) {
   const { queries, rows } = head, one = new Float32Array(1);
+  const bounds = head.exact ? null : boundsOf(head);
   const out = new Float32Array(queries), most = new Float32Array(queries);
   for (let i = 0; i < queries; ++i) {
     if (head.exact) {
       head.segment(i, j, j + 1, one);
       out[i] = one[0];
     } else {
-      out[i] = head.hiddenBy(i, j) ? HIDDEN : head.isNaN(i) ? NaN : UNKNOWN;
-      most[i] = out[i] === UNKNOWN ? head.mostInRow(i) : 0;
+      out[i] = head.hiddenBy(i, j) ? HIDDEN : Number.isNaN(bounds[i]) ? NaN : UNKNOWN;
+      most[i] = out[i] === UNKNOWN ? bounds[i] : 0;
     }
   }
   const store = (i, weight) => {

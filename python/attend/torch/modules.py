@@ -102,11 +102,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             out, _, weights = attention(*arguments, number)
         out = out.transpose(1, 2) if self.batch_first and batched else out.permute(2, 0, 1, 3)
         out = self.out_proj(out.flatten(2))
-        if need_weights and average_attn_weights:
+        out = out if batched else out.squeeze(1)
+        if not need_weights:
+            return out, None
+        if average_attn_weights:
             weights = weights.mean(dim=1)
-        if not batched:
-            out, weights = out.squeeze(1), weights.squeeze(0)
-        return out, weights if need_weights else None
+        return out, weights if batched else weights.squeeze(0)
 
     def _tapped(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool,

@@ -57,6 +57,19 @@ def test_replaced_layers_whose_weights_nobody_asks_for(grad):
     torch.testing.assert_close(found, plain(x), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_an_input_without_a_batch_is_looked_at(need_weights):
+    layer, x = attend.torch.MultiheadAttention(16, 4), torch.randn(5, 16)
+    wanted, weights = layer(x, x, x, need_weights=need_weights)
+    with attend.torch.capture(layer) as run:
+        found = layer(x, x, x, need_weights=need_weights)
+    torch.testing.assert_close(found, (wanted, weights))
+    assert run[0].weights.shape == (1, 4, 5, 5)
+    with attend.torch.edit({("*", 1): attend.zero}):   # with a gradient, so that the edit is remembered afterwards
+        layer(x.clone().requires_grad_(), x, x, need_weights=need_weights)
+    torch.testing.assert_close(layer(x, x, x, need_weights=need_weights), (wanted, weights))
+
+
 def test_replaced_layers_under_an_edit():
     model = encoder()
     attend.torch.replace(model)
