@@ -321,7 +321,8 @@ def self_test_types(case, good, fake):
     assert eight["name"] == "x_i8" and eight["type"] == "i8" and eight["bytes"] == 2 * 2 * 3 * 5 * (8 + 4)
     assert parse(["--type", "i8"]).suites == "decode" and "decode" in parse([]).suites.split(",")
     assert yardstick("f32")["name"] == "matmul 2048 x 2048" and yardstick("bf16")["type"] == "bf16"
-    run = lambda suite, peer: {"case": {**case, "name": suite, "suite": suite, "type": "bf16"}, "cores": 1, "left": {},
+    sizes = {"batch": 1, "heads": 1, "keys": 2048, "d": 64}
+    run = lambda suite, peer: {"case": {**case, **sizes, "name": suite, "suite": suite, "type": "bf16"}, "cores": 1, "left": {},
                                "figures": {"attend": good(1.0), "PyTorch": good(peer)}}
     peaks = {"1": {"instructions": "AMX", "type": "bf16", "flops": 8e9, "read_bytes": 1e10, "reading": []}}
     results = lambda *runs: {"type": "bf16", "runs": runs, "peaks": peaks, "growth": [], "left_out": {}}

@@ -1,5 +1,5 @@
-// An x86 instruction with a VEX or EVEX prefix, W0, of the opcode map 0F 38, taken apart: which one it
-// is, its registers, and where its operand in memory lies.
+// An x86 instruction with a VEX or EVEX prefix, W0, of the opcode map 0F 38, taken apart: which one
+// it is, its registers, and where its operand in memory lies.
 #pragma once
 
 #include "emulated/frame.h"
