@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Whole models, and their attention alone, on attend beside Transformers' eager and sdpa.
 
-    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--table] [--json FILE]
+    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--json FILE] [--write]
 
-One process and one copy of the weights: in each round every implementation has its turn, and another is the first; in a
-decode, at each token. Attention alone is the time inside of the attention functions during that same run: with what they do
-about strides, masks and types, without the making of the mask. A ratio is that of one round, sdpa / attend, so that a machine
-that becomes slower is slower for both; shown are the median of the rounds and its 95 % interval. With --cpu times are those
-of the processor, of all threads together: for --threads 1 on a machine that others use too. The weights are those of the
-tests (python/tests/hf/real.py), downloaded once. --table prints the rows of docs/models.md. Exit: 1 if a median is below its bar.
+One process and one copy of the weights: in each round every implementation has its turn, and another is the first. A token of
+a decode is a round, so that it has at least as many as it has tokens. Attention alone is the time inside of the attention functions
+during that same run: with what they do about strides, masks and types, without the making of the mask. A ratio is that of one
+round, sdpa / attend, so that a machine that becomes slower is slower for both; shown are the median of the rounds and its 95 %
+interval. With --cpu times are those of the processor, of all threads together: for --threads 1 on a machine that others use
+too. The weights are those of the tests (python/tests/hf/real.py), downloaded once. All of it takes about ten minutes. At the end
+come the lines of docs/models.md, which --write puts there, where all cases were measured. Exit: 1 if a median is below its bar.
 """
 import argparse
 import json
 import pathlib
+import platform
+import re
 import statistics
 import sys
 import time
@@ -67,7 +70,7 @@ def texts(tokenizer, batch, length, mixed=False):
     return {"input_ids": ids, "attention_mask": real_ones}
 
 
-# A case of a model is a generator: up to the first yield nothing is counted, and between others are turns of others.
+# A case of a model is a generator: up to the first yield nothing is counted, and what lies between two others is its turn of a round.
 
 def encoding(batch, length, mixed=False, **more):
     def case(model, tokenizer):
@@ -76,6 +79,7 @@ def encoding(batch, length, mixed=False, **more):
         def steps():
             yield
             model(**given, **more)
+            yield
 
         return steps
 
@@ -112,34 +116,35 @@ CASES = {
 }
 
 
-def one_round(model, clock, names, run):
-    """{name: (seconds of the whole, of attention)}"""
-    steps, totals = {}, {name: (0.0, 0.0) for name in names}
+def one_pass(model, clock, names, run, most=None):
+    """[{name: (seconds of the whole, of attention)}] of its rounds, of the first `most`."""
+    steps, rounds = {}, []
     for name in names:
         model.set_attn_implementation(name)
         steps[name] = run()
         next(steps[name])
-    running = [*names]
-    while running:
-        for name in [*running]:
+    while most is None or len(rounds) < most:
+        turns = {}
+        for name in names:
             model.set_attn_implementation(name)
             clock.seconds, start = 0.0, now()
             if next(steps[name], "ended"):
-                running.remove(name)
-            totals[name] = totals[name][0] + now() - start, totals[name][1] + clock.seconds
-        running = running[1:] + running[:1]  # another is the first
-    return totals
+                return rounds
+            turns[name] = now() - start, clock.seconds
+        rounds.append(turns)
+        names = names[1:] + names[:1]  # another is the first
+    return rounds
 
 
 def measured(model, tokenizer, case, rounds):
-    """{name: [(whole, attention) of each round]}"""
+    """[{name: (whole, attention)}] of each round."""
     clock = Clock(model)
     run = case(model, tokenizer)
-    one_round(model, clock, NAMES, run)  # the first time takes longer
-    found = {name: [] for name in NAMES}
-    for n in range(rounds):
-        for name, seconds in one_round(model, clock, NAMES[n % 3 :] + NAMES[: n % 3], run).items():
-            found[name].append(seconds)
+    one_pass(model, clock, NAMES, run, 1)  # the first time takes longer
+    found = []
+    while len(found) < rounds:
+        n = len(found)
+        found += one_pass(model, clock, NAMES[n % 3 :] + NAMES[: n % 3], run)
     return found
 
 
@@ -163,9 +168,9 @@ def captured(model, tokenizer, rounds, length=512):
 
 
 def line(name, type_name, found):
-    """A case as a line and as numbers."""
-    whole, alone = ([[row[place] for row in found[name]] for name in NAMES] for place in (0, 1))
-    result = {"case": name, "type": type_name}
+    """A case as numbers."""
+    whole, alone = ([[turns[name][place] for turns in found] for name in NAMES] for place in (0, 1))
+    result = {"case": name, "type": type_name, "rounds": len(found)}
     for what, (eager, sdpa, ours) in (("whole", whole), ("attention", alone)):
         result[what] = {
             "eager_ms": 1e3 * statistics.median(eager), "sdpa_ms": 1e3 * statistics.median(sdpa),
@@ -194,14 +199,40 @@ TITLES = {
 
 
 def as_table(results):
-    """That of docs/models.md: a case in each of its types, then the next."""
+    """A case in each of its types, then the next."""
     rows = ["| | whole model: sdpa / attend | eager / attend | attention alone: sdpa / attend | eager / attend | attention's share |",
             "|---|---|---|---|---|---|"]
     for x in sorted((x for x in results if "captured" not in x), key=lambda x: ([*TITLES].index(x["case"]), [*TYPES].index(x["type"]))):
         ratios = [f"{x[what][of][0]:.2f}" for what in ("whole", "attention") for of in ("of_sdpa", "of_eager")]
-        kind = str(TYPES[x["type"]]).removeprefix("torch.")
-        rows.append(" | ".join([f"| {TITLES[x['case']]}, {kind}", *ratios, f"{100 * x['share']:.0f} % |"]))
+        rows.append(" | ".join([f"| {TITLES[x['case']]}, {long_name(x['type'])}", *ratios, f"{100 * x['share']:.0f} % |"]))
     return "\n".join(rows)
+
+
+def as_lines(results, threads, rounds):
+    """What docs/models.md says of them."""
+    found = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    matrices = " with AMX" if "amx_tile" in pathlib.Path("/proc/cpuinfo").read_text() else ""
+    clock = "processor time" if CPU_TIME else "time"
+    heads = {x["type"]: f"{max(0.0, 100 * (x['captured'][0] - 1)):.0f} % in {long_name(x['type'])}" for x in results if "captured" in x}
+    return (f"Medians of {rounds} rounds of {clock} and more, {threads} thread{'s' * (threads != 1)}, "
+            f"{found[1] if found else platform.machine()}{matrices}, PyTorch {torch.__version__.partition('+')[0]}, Transformers "
+            f"{transformers.__version__}:\n\n{as_table(results)}\n\n"
+            f"The weights of one captured head of one layer take {', '.join(heads.values())} more time at 512 tokens.\n")
+
+
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "models.md"
+PLACE = re.compile(r"(?<=<!-- table speed -->\n).*?(?=<!-- /table -->)", re.S)
+
+
+def write(lines, page=PAGE):
+    text, places = PLACE.subn(lambda _: lines, page.read_text("utf-8"))
+    if places != 1:
+        raise SystemExit(f"{page} has {places} places for the table")
+    page.write_text(text, "utf-8")
+
+
+def long_name(type_name):
+    return str(TYPES[type_name]).removeprefix("torch.")
 
 
 def missed(x):
@@ -218,8 +249,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--table", action="store_true", help="the ratios as a table of Markdown, too")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true", help="the table into docs/models.md")
     given = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(given.threads)
@@ -227,7 +258,9 @@ def main():
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, attend {attend.__version__}, {given.threads} threads, "
           f"{given.rounds} rounds; milliseconds are of eager, sdpa, attend")
     chosen = [name for name in [*CASES, "captured head"] if any(part in name for part in given.cases)]
-    results, models = [], {}
+    if given.write and (len(chosen) < len(CASES) + 1 or len(given.types) < len(TYPES)):
+        parser.error("--write takes all cases and types")
+    results, models, start = [], {}, time.monotonic()
     for type_name in given.types:
         for name in chosen:
             source, case = CASES.get(name, (real.smollm2, None))
@@ -246,8 +279,10 @@ def main():
             results.append(x)
     if given.json:
         given.json.write_text(json.dumps({"threads": given.threads, "rounds": given.rounds, "results": results}, indent=1) + "\n")
-    if given.table:
-        print(as_table(results))
+    lines = as_lines(results, given.threads, given.rounds)
+    print(f"\n{lines}\n{(time.monotonic() - start) / 60:.1f} minutes")
+    if given.write:
+        write(lines)
     below = [f"{x['case']} {x['type']}: {what}" for x in results for what in missed(x)]
     print("\n".join(["below the bar:", *below]) if below else "no median is below its bar")
     return 1 if below else 0

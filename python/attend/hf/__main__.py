@@ -190,10 +190,12 @@ def _generate(given: argparse.Namespace) -> int:
     import torch
 
     from .inputs import check_generates, generated, tokenized
+    from .observing import attentions_of
 
     if given.new_tokens == 0:
         raise ValueError("--new-tokens is 0; nothing would be generated")
     model, tokenizer, text = _loaded(given)
+    attentions_of(model)
     inputs = tokenized(model, tokenizer, text)
     check_generates(model, inputs)
     with torch.no_grad():

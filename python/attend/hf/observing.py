@@ -79,7 +79,7 @@ def observe(
         raise TypeError(f"view: batch is {batch!r}; it is the number of the sequence to show, the first is 0") from None
     inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target)
     with on_attend(model), torch.no_grad():
-        names = _attentions_of(model)
+        names = attentions_of(model)
         _check_part(names, is_two(model), part)
         recorder = Recorder(model, layers, names)
         if new_tokens:
@@ -115,7 +115,8 @@ def _check_model(model: Any) -> None:
         raise TypeError(f"view: {type(model).__name__} is no model of Transformers; attend.view(q, k, v) takes arrays")
 
 
-def _attentions_of(model: nn.Module) -> list[str]:
+def attentions_of(model: nn.Module) -> list[str]:
+    """Their names; refuses a model of which any does not come to attend."""
     report = check(model)
     if not report:
         what = "\n".join(f"  {name or '(the model)'}: {why}" for name, why in list(report.stays.items())[:8])

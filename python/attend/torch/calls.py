@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from .general import at_once, attention
+from .heads import of_heads
 from .taps import COMPILED, Look, Replay, active, forget, in_python, is_tapped, recomputing, remember, unkept, was_edited
 from .unheard import calls_unless
 
@@ -85,18 +86,30 @@ def _observed(
     """The weights of the heads that somebody asks for, and of no others."""
     every = tuple(range(q.size(1)))
     heads = every if return_weights else _union(looks, every)
-    if return_weights or (heads == every and not torch.is_grad_enabled()):
-        out, weights = attention(q, k, v, return_weights=True, **options)
-    elif heads:  # nothing that autograd knows of: what checkpointing computes again is not captured
-        out, weights = attention(q, k, v, return_weights=True, weight_heads=heads, **options)
+    recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (q, k, v, *options.values()))
+    if return_weights or (heads and not recorded):
+        out, weights = attention(q, k, v, return_weights=True, weight_heads=None if heads == every else heads, **options)
     else:
-        out, weights = attention(q, k, v, **options), None
+        out, weights = attention(q, k, v, **options), _weights_alone(q, k, heads, options) if heads else None
     for look in looks:
         out = look.edit(out)
         weights = None if weights is None else look.edit_weights(weights, heads)
     for look in looks:
         look.after(out, weights, heads)
     return out, weights if return_weights else None
+
+
+def _weights_alone(q: Tensor, k: Tensor, heads: tuple[int, ...], options: dict[str, Any]) -> Tensor:
+    """In a pass of their own, which autograd does not know of: what checkpointing computes again is not captured, and must
+    save the same tensors for the gradient all the same.
+    """
+    with torch.no_grad():
+        q, k, some = of_heads(q.detach(), k.detach(), heads, options)
+        for name in ("dropout", "dropout_p", "v_scales"):
+            some.pop(name, None)
+        v = q.new_zeros(()).expand(*k.shape[:3], 1)
+        _, weights = attention(q, k, v, return_weights=True, **some)
+    return weights
 
 
 def _union(looks: list[Look], every: tuple[int, ...]) -> tuple[int, ...]:

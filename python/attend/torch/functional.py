@@ -130,7 +130,7 @@ def scaled_dot_product_attention(
     put = arranged(where, query, key, value, attn_mask, is_causal, enable_gqa)
     seed = draw_seed(where, dropout_p, query.device)
     q, k, v = prepared(where, put.q, put.k, put.v)
-    out, _, _ = attention(q, k, v, put.mask, put.bias, scale, is_causal, dropout_p, seed, False, number)
+    out, *_ = attention(q, k, v, put.mask, put.bias, scale, is_causal, dropout_p, seed, False, number)
     return out if len(put.lead) == 2 else out.reshape(*put.lead, *out.shape[-2:])
 
 

@@ -1,7 +1,7 @@
 """attend.attention() for tensors: every option under its own name, with gradients."""
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from attend._types import BlocksLike, DropoutLike, WindowLike
 
 from . import contexts
 from .functional import check_devices, check_tensor, device_of_seed, draw_seed, prepared
-from .heads import weights_alone
 from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
 from .unheard import plain
@@ -52,19 +51,19 @@ def attention(
     return_lse: bool = False,
     return_weights: bool = False,
     weight_heads: Sequence[int] | None = None,
+    return_scores: Literal["raw", "softcapped", "masked"] | None = None,
     context: attend.Context | None = None,
 ) -> Any:
     """attend.attention() that autograd, torch.compile and torch.export know: the same options and results.
 
         q [batch, heads, queries, d]     k [batch, key heads, keys, d]     v [batch, key heads, keys, dv]
 
-    Returns out [batch, heads, queries, dv], or a tuple (out, lse, weights) of those asked for. In a mask True
+    Returns out [batch, heads, queries, dv], or a tuple (out, lse, weights, scores) of those asked for. In a mask True
     takes part, and the last query is at the last key unless query_offset says otherwise. There are gradients
     at q, k, v, bias, sinks and alibi, through out, lse and weights; not at integers, at k_scales and v_scales,
-    nor, with block_table, through the weights. dropout_p draws its seed from PyTorch's generator, as PyTorch's
-    own functions do; dropout=(p, seed, offset) is given one. Weights are those before dropout; with weight_heads
-    they are those of these heads alone, and have no gradient: in the same pass where nothing needs a gradient, drops or
-    listens (torch.compile, a mode, autocast), else in one over these heads.
+    nor through the scores, nor, with block_table, through the weights. dropout_p draws its seed from PyTorch's
+    generator, as PyTorch's own functions do; dropout=(p, seed, offset) is given one. Weights are those before
+    dropout; with weight_heads they are those of these heads alone, of the same pass.
 
     Tensors of an NVIDIA GPU are computed there, in the current stream; packed sequences then want max_q and max_k. On the
     CPU threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.
@@ -81,6 +80,8 @@ def attention(
         check_tensor(_WHERE, "q", q)
         _check_rank("q", q)
         check_heads(_WHERE, "q", heads, q.size(1))
+    if return_scores not in (None, "raw", "softcapped", "masked"):
+        raise TypeError(f"{_WHERE}: return_scores is 'raw', 'softcapped', 'masked' or None, found {return_scores!r}")
     tensors = {
         "mask": mask, "bias": bias, "sinks": sinks, "alibi": alibi, "key_lengths": key_lengths,
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "block_table": block_table,
@@ -90,7 +91,7 @@ def attention(
         "scale": scale, "softcap": softcap, "bias_before_softcap": bias_before_softcap, "causal": causal, "window": window,
         "query_offset": query_offset, "key_offset": key_offset, "blocks": blocks, "max_q": max_q, "max_k": max_k,
         "dropout": dropout, "dropout_p": dropout_p, "return_lse": return_lse, "return_weights": return_weights,
-        "weight_heads": heads, "context": context,
+        "weight_heads": heads, "return_scores": return_scores, "context": context,
     })
     if found is not None:
         return found
@@ -110,25 +111,16 @@ def attention(
     if p > 0.0:
         seed = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=device_of_seed(q.device))
     q, k, v = prepared(_WHERE, q, k, v)
-    given = {
-        "scale": scale, "softcap": softcap or 0.0, "causal": causal, "window": window, "query_offset": query_offset,
-        "bias_before_softcap": bias_before_softcap, "key_offset": key_offset, "max_q": max_q, "max_k": max_k,
-        "context": context, **tensors,
-    }
-    if blocks is not None:
-        given["blocks"] = (tensors["blocks"], *block_sizes)
-    all_weights = _flag("return_weights", return_weights) and heads is None
-    out, lse, weights = attention_operator(
+    out, lse, weights, scores = attention_operator(
         q, k, v, tensors.pop("mask", None), tensors.pop("bias", None), _number("scale", scale),
-        _flag("causal", causal), p, seed if p > 0.0 else None, all_weights, number,
+        _flag("causal", causal), p, seed if p > 0.0 else None, _flag("return_weights", return_weights), number,
         _whole("query_offset", query_offset), softcap=_number("softcap", softcap) or 0.0,
         window=_window(window), bias_before_softcap=_flag("bias_before_softcap", bias_before_softcap),
         key_offset=_whole("key_offset", key_offset), block_sizes=block_sizes, max_q=_whole("max_q", max_q),
-        max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0, **tensors,
+        max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0,
+        weight_heads=None if heads is None else list(heads), return_scores=return_scores, **tensors,
     )
-    if heads is not None:
-        weights = weights_alone(q, k, heads, given)
-    wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
+    wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights, *(scores,) * (return_scores is not None))
     return wanted if len(wanted) > 1 else out
 
 

@@ -5,10 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import attend
-
-from . import contexts
-
 
 def of_heads(
     q: Tensor, k: Tensor, heads: Sequence[int], options: dict[str, Any]
@@ -33,14 +29,17 @@ def of_heads(
     return q.index_select(1, index), k.index_select(1, index // group), some
 
 
-def weights_alone(q: Tensor, k: Tensor, heads: Sequence[int], options: dict[str, Any]) -> Tensor:
-    """The weights of these heads, without a gradient, where `out` is computed by the operator."""
-    with torch.no_grad():
-        q, k, some = of_heads(q.detach(), k.detach(), heads, options)
-        some = {name: x.detach() if isinstance(x, Tensor) else x for name, x in some.items()}
-        if "query_offsets" in some:
-            some["query_offset"] = some.pop("query_offsets")
-        some.pop("v_scales", None)
-        some["context"] = some.get("context") or contexts.current()
-        _, weights = attend.attention(q, k, k[..., :1], return_weights=True, **some)
-    return weights
+def joined(found: Sequence[Tensor | None], heads: Sequence[int], like: Sequence[Any]) -> list[Tensor | None]:
+    """(dq, dk, dv, dbias, dsinks, dalibi) of a call of of_heads(), as gradients of q, k, v, bias, sinks, alibi in `like`. dv is not
+    among them.
+    """
+    q, k, _, bias, *_ = like
+    index = torch.tensor(heads, device=q.device)
+    group = max(q.size(1) // max(k.size(1), 1), 1)
+    each_head = bias is not None and bias.dim() > 2 and bias.size(-3) != 1
+    places = (1, 1, None, bias.dim() - 3 if each_head else None, 0, 0)
+    of_group = (index, index // group, *(index,) * 4)
+    return [
+        x if x is None or place is None else torch.zeros_like(wide).index_add_(place, at, x)
+        for x, wide, place, at in zip(found, like, places, of_group)
+    ]

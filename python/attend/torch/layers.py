@@ -180,12 +180,15 @@ def heads_of(where: str, heads: Any, name: str = "heads") -> tuple[int, ...] | N
     """None: all of them."""
     if heads is None:
         return None
-    try:
-        given = [operator.index(None if isinstance(heads, bool) else heads)]  # True is no head
-    except TypeError:
-        if isinstance(heads, (str, Mapping)) or not isinstance(heads, Iterable):
-            raise TypeError(f"{where}: {name} takes a number, a list of numbers or None, found {heads!r}") from None
+    if isinstance(heads, (list, tuple)):  # torch.compile does not follow what is tried below
         given = [_whole(where, "a head", head) for head in heads]
+    else:
+        try:
+            given = [operator.index(None if isinstance(heads, bool) else heads)]  # True is no head
+        except TypeError:
+            if isinstance(heads, (str, Mapping)) or not isinstance(heads, Iterable):
+                raise TypeError(f"{where}: {name} takes a number, a list of numbers or None, found {heads!r}") from None
+            given = [_whole(where, "a head", head) for head in heads]
     if not given:
         raise ValueError(f"{where}: {name} is empty; None is all of them")
     for head in given:

@@ -99,7 +99,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if tapped():
             out, weights = self._tapped(*arguments, number)
         else:
-            out, _, weights = attention(*arguments, number)
+            out, _, weights, _ = attention(*arguments, number)
         out = out.transpose(1, 2) if self.batch_first and batched else out.permute(2, 0, 1, 3)
         out = self.out_proj(out.flatten(2))
         out = out if batched else out.squeeze(1)

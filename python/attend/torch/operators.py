@@ -13,6 +13,8 @@ takes: numbers, lists of them, tensors. attend.torch.attention() puts them so. W
                     of a GPU: a call reads it, and does not wait for the GPU
     dropout_place   the rest of attend.Dropout: [offset, b, h, i, j, heads]
     need_weights    those after dropout, as PyTorch's, or with weights_before_dropout those before it
+    weight_heads    the query heads whose weights these are; not given: all
+    return_scores   "raw", "softcapped" or "masked": those scores too, which have no gradient
     context         contexts.number_of() of one, or 0
     query_offset    not given: 0, PyTorch's first query meets the first key. None: the last query meets
                     the last key. query_offsets [batch] come before both
@@ -40,6 +42,7 @@ _TAIL = {
     "max_q": "SymInt? max_q=None", "max_k": "SymInt? max_k=None", "block_table": "Tensor? block_table=None",
     "k_scales": "Tensor? k_scales=None", "v_scales": "Tensor? v_scales=None",
     "dropout_place": "SymInt[]? dropout_place=None", "weights_before_dropout": "bool weights_before_dropout=False",
+    "weight_heads": "SymInt[]? weight_heads=None",
 }
 _NAMES = tuple(_TAIL)
 _AS_THEY_ARE = ("key_offset", "softcap", "bias_before_softcap", "sinks", "alibi", "key_lengths", "cu_seqlens_q",
@@ -49,7 +52,7 @@ _library = torch.library.Library("attend", "DEF")
 _OPTIONS = "Tensor? mask, Tensor? bias, float? scale, bool causal, float dropout_p, Tensor? seed, "
 for _schema in (
     "attention(Tensor q, Tensor k, Tensor v, " + _OPTIONS + "bool need_weights, SymInt context=0, "
-    + ", ".join(_TAIL.values()) + ") -> (Tensor out, Tensor lse, Tensor weights)",
+    + ", ".join(_TAIL.values()) + ", str? return_scores=None) -> (Tensor out, Tensor lse, Tensor weights, Tensor scores)",
     "attention_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor weights, Tensor? dout, "
     "Tensor? dlse, Tensor? dweights, " + _OPTIONS + "SymInt context=0, " + ", ".join(_TAIL.values())
     + ") -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks, Tensor dalibi)",
@@ -99,24 +102,35 @@ def _add_tail(options: dict[str, Any], given: dict[str, Any]) -> None:
         options["dropout"] += (place[0], tuple(place[1:]))
 
 
-def _before_dropout(tail: tuple[Any, ...]) -> bool:
-    return len(tail) == len(_NAMES) and tail[-1]
+def _of_weights(tail: tuple[Any, ...]) -> tuple[bool, list[int] | None]:
+    """(whether they are those before dropout, of which heads)"""
+    given = dict(zip(_NAMES, tail))
+    return given.get("weights_before_dropout", False), given.get("weight_heads")
+
+
+def _scores_of(tail: tuple[Any, ...]) -> str | None:
+    """return_scores, which the gradient has not."""
+    return tail[-1] if len(tail) > len(_NAMES) else None
 
 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float | None,
     causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool, context: int = 0, *tail: Any,
 ) -> tuple[Tensor, ...]:
-    """(out, lse, weights); weights are [0] if they are not needed."""
+    """(out, lse, weights, scores); the last two are [0] if they are not asked for."""
     q, k, v = q.detach(), k.detach(), v.detach()
     options = _options(mask, bias, scale, causal, dropout_p, seed, context, tail)
-    if not need_weights:
-        out, lse = attend.attention(q, k, v, return_lse=True, **options)
-        return out, lse, q.new_empty(0)
-    if seed is None or _before_dropout(tail):
-        return attend.attention(q, k, v, return_lse=True, return_weights=True, **options)
-    out, lse = attend.attention(q, k, v, return_lse=True, **options)
-    return out, lse, by_attention(q, k, v, options)
+    before, heads = _of_weights(tail)
+    stage, before = _scores_of(tail), before or seed is None
+    if heads is not None and need_weights and not before:
+        raise NotImplementedError(
+            "attend::attention: weight_heads are not taken of the weights after dropout; weights_before_dropout=True"
+        )
+    wanted = {"return_weights": need_weights and before, "return_scores": stage, "weight_heads": heads}
+    out, lse, *rest = attend.attention(q, k, v, return_lse=True, **wanted, **options)
+    scores = q.new_empty(0) if stage is None else rest.pop()
+    weights = q.new_empty(0) if not need_weights else rest.pop() if before else by_attention(q, k, v, options)
+    return out, lse, weights, scores
 
 
 def _backward(
@@ -133,9 +147,10 @@ def _backward(
     dlse = None if dlse is None else dlse.detach()
     found = [*attend.attention_backward(q, k, v, out, lse, dout, dlse=dlse, **options)]
     if dweights is not None and weights.dim() == 4:
-        if _before_dropout(tail):
+        before, heads = _of_weights(tail)
+        if before:
             options.pop("dropout", None)
-        more = gradients_at_weights(q, k, v, weights, lse, dweights.detach(), options)
+        more = gradients_at_weights(q, k, v, weights, lse, dweights.detach(), options, heads)
         for place in (0, 1, *range(3, len(found))):  # all but dv
             if found[place] is not None:
                 found[place] += more[place]
@@ -154,10 +169,13 @@ def _fake_forward(
     causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool, context: int = 0, *tail: Any,
 ) -> tuple[Tensor, ...]:
     rows = q.shape[:3]
+    stage, heads = _scores_of(tail), _of_weights(tail)[1]
+    shape = weights_shape(q, k, **dict(zip(_NAMES, tail))) if need_weights or stage is not None else (0,)
+    chosen = shape if heads is None or not need_weights else (shape[0], len(heads), *shape[2:])
     return (
         q.new_empty((*rows, v.size(3))),
         q.new_empty(rows, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32),
-        q.new_empty(weights_shape(q, k, **dict(zip(_NAMES, tail))) if need_weights else (0,)),
+        q.new_empty(chosen if need_weights else (0,)), q.new_empty(shape if stage is not None else (0,)),
     )
 
 
@@ -183,21 +201,22 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, keys: Any, *arguments: Any) -> tuple[Tensor, ...]:
         results = _below_autograd(keys, *arguments)
         ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(results[3])
         ctx.others = [None if isinstance(x, Tensor) else x for x in arguments]
         ctx.places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
-        ctx.save_for_backward(*results, *(arguments[place] for place in ctx.places))
+        ctx.save_for_backward(*results[:3], *(arguments[place] for place in ctx.places))
         return results
 
     @staticmethod
     def backward(
-        ctx: Any, dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None
+        ctx: Any, dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None, dscores: None
     ) -> tuple[Tensor | None, ...]:
         out, lse, weights, *tensors = ctx.saved_tensors
         arguments = list(ctx.others)
         for place, x in zip(ctx.places, tensors):
             arguments[place] = x
         found = attention_backward(
-            *arguments[:3], out, lse, weights, dout, dlse, dweights, *arguments[3:9], *arguments[10:]
+            *arguments[:3], out, lse, weights, dout, dlse, dweights, *arguments[3:9], *arguments[10 : 11 + len(_NAMES)]
         )
         gradients: list[Tensor | None] = [None] * len(arguments)
         for place, x in zip(_PLACES, found):

@@ -1,12 +1,15 @@
 """The weights of attention as a result with a gradient: they are the attention to the identity, whose
 values at key j are 1 in column j. It takes keys / dv times the work of the attention itself.
 """
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import attend
+
+from .heads import joined, of_heads
 
 
 def weights_shape(
@@ -67,9 +70,15 @@ def by_attention(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Te
 
 
 def gradients_at_weights(
-    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, lse: Tensor, dweights: Tensor, options: dict[str, Any]
-) -> tuple[Any, ...]:
-    """As attend.attention_backward()'s; dv is that of the identity."""
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, lse: Tensor, dweights: Tensor, options: dict[str, Any],
+    heads: Sequence[int] | None = None,
+) -> Sequence[Any]:
+    """As attend.attention_backward()'s; dv is that of the identity. heads: whose weights they are; None: of all."""
+    if heads is not None:
+        some_q, some_k, some = of_heads(q, k, heads, options)
+        some_v = v[:, :1].expand(-1, len(heads), -1, -1)  # of which the shape counts
+        found = gradients_at_weights(some_q, some_k, some_v, weights, lse[:, [*heads]], dweights, some)
+        return joined(found, heads, (q, k, v, *(options.get(name) for name in ("bias", "sinks", "alibi"))))
     values, changed = _to_identity(q, k, v, options)
     if "cu_seqlens_q" in options:
         sequence, place = _places(options["cu_seqlens_q"])

@@ -38,32 +38,40 @@ def test_every_implementation_has_its_turns(name, case, monkeypatch):
     monkeypatch.setattr(models.Clock, "timed", counted)
     with torch.no_grad():
         found = models.measured(model, words.word_level(), case, 3)
-    attentions = 2 * (4 if case.__qualname__.startswith("decode") else 1)  # two layers, a step or four
-    assert {key: [alone for _, alone in rows] for key, rows in found.items()} == {key: [attentions] * 3 for key in models.NAMES}
-    assert all(whole > 0 for rows in found.values() for whole, _ in rows)
+    assert [{key: alone for key, (_, alone) in turns.items()} for turns in found] == [dict.fromkeys(models.NAMES, 2)] * len(found)
+    assert len(found) == (4 if case.__qualname__.startswith("decode") else 3)  # a pass of four tokens, or three of one round
+    assert all(whole > 0 for turns in found for whole, _ in turns.values())
+    assert [next(iter(turns)) for turns in found[:3]] == ["eager", "sdpa", "attend"]
     assert {x: calls.count(x) for x in set(calls)} == {
         x: len(calls) // 3 for x in ("eager_attention_forward", "sdpa_attention_forward", "attend_attention")
     }
 
 
 def test_ratios_and_bars():
-    rows = {"eager": [(4.0, 2.0)] * 5, "sdpa": [(2.0, 1.0)] * 5, "attend": [(2.1, 0.5)] * 5}
+    rows = [{"eager": (4.0, 2.0), "sdpa": (2.0, 1.0), "attend": (2.1, 0.5)}] * 5
     x = models.line("smollm2 prefill 512", "f32", rows)
     assert x["whole"]["of_sdpa"][0] == pytest.approx(2.0 / 2.1) and x["attention"]["of_eager"][0] == 4.0
     assert x["share"] == pytest.approx(0.5 / 2.1) and models.missed(x) == ["whole"]
     assert models.missed({"captured": (1.06, 1.04, 1.07)}) and not models.missed({"captured": (1.04, 1.03, 1.07)})
     assert models.missed(x | {"whole": {"of_sdpa": (0.97, 0.9, 1.1)}}) == ["whole"]  # by the median, though its interval is not below
-    slow = models.line("smollm2 decode 64", "f32", {**rows, "attend": [(2.0, 1.5)] * 5})
+    slow = models.line("smollm2 decode 64", "f32", [{**rows[0], "attend": (2.0, 1.5)}] * 5)
     assert models.missed(slow) == ["attention"]  # a token at a time after 128: the bar is there from 32 tokens on
     assert models.as_table([x, {"captured": (1.0, 1.0, 1.0)}]).splitlines()[2:] == [
         "| SmolLM2, prefill of 512 tokens, float32 | 0.95 | 1.90 | 2.00 | 4.00 | 24 % |"]
     assert "0.95x of sdpa" in models.shown(x) and "attention is 24 % of the model" in models.shown(x)
 
 
-def test_the_table_is_that_of_the_page():
-    rows = {"eager": [(4.0, 2.0)] * 5, "sdpa": [(2.0, 1.0)] * 5, "attend": [(2.1, 0.5)] * 5}
-    table = models.as_table([models.line(case, kind, rows) for kind in models.TYPES for case in models.CASES]).splitlines()
-    page = (pathlib.Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8").splitlines()
+def test_the_table_is_that_of_the_page(tmp_path):
+    rows = [{"eager": (4.0, 2.0), "sdpa": (2.0, 1.0), "attend": (2.1, 0.5)}] * 5
+    results = [models.line(case, kind, rows) for kind in models.TYPES for case in models.CASES]
+    lines = models.as_lines([*results, {"type": "f32", "captured": (1.02, 1.0, 1.1)}, {"type": "bf16", "captured": (0.99, 0.9, 1.1)}], 2, 21)
+    table, here = models.as_table(results).splitlines(), models.PAGE.read_text("utf-8")
+    page = here.splitlines()
     start = page.index(table[0])
     assert [row.split(" | ")[0] for row in page[start : start + len(table)]] == [row.split(" | ")[0] for row in table]
-    assert not page[start + len(table)]
+    assert "2 % in float32, 0 % in bfloat16 more time" in lines and "Medians of 21 rounds of time and more, 2 threads" in lines
+    copy = tmp_path / "models.md"
+    copy.write_text(here, "utf-8")
+    models.write(lines, copy)
+    written = copy.read_text("utf-8")
+    assert lines in written and len(models.PLACE.split(written)) == 2 and models.PLACE.split(written) == models.PLACE.split(here)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 import words
 from test_view import data_of
 from tiny import tiny
@@ -129,6 +130,18 @@ def test_refused_in_words(case, folder, two, tmp_path, monkeypatch, capsys):
     told = capsys.readouterr()
     assert told.err.startswith("attend.hf view: ") and told.err.count("\n") == 1 and words_of_it in told.err and not told.out
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect", "view"])
+def test_a_model_that_computes_attention_by_itself(command, tmp_path, capsys):
+    """Without the refusal it would generate, and attend would have no part in it."""
+    sizes = {"vocab_size": words.WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)).save_pretrained(tmp_path)
+    words.word_level().save_pretrained(tmp_path)
+    given = [command, str(tmp_path), "--text", TEXT, *["--output", str(tmp_path / "page.html")] * (command == "view")]
+    assert main(given) == 2
+    told = capsys.readouterr()
+    assert not told.out and f"attend.hf {command}: not every attention of this OpenAIGPTLMHeadModel comes to attend: transformer.h.0.attn: " in told.err
 
 
 @pytest.mark.parametrize("output, told", [("nowhere/page.html", "there is no folder nowhere to write page.html into"),

@@ -11,3 +11,10 @@ from test_options import GRAPH, every_option, heard
 def test_opcheck_in_a_graph(name, operator, monkeypatch):
     arguments = heard(name, monkeypatch)["forward" if operator is attention else "backward"]
     torch.library.opcheck(operator, *arguments, test_utils=GRAPH)
+
+
+@pytest.mark.parametrize("operator", [attention, attention_backward], ids=["forward", "backward"])
+@pytest.mark.parametrize("name", ["packed keys", "scales", "all"])
+def test_opcheck_in_a_graph_of_some_heads_and_scores(name, operator, monkeypatch):
+    arguments = heard(name, monkeypatch, weight_heads=[2, 0], return_scores="masked")["forward" if operator is attention else "backward"]
+    torch.library.opcheck(operator, *arguments, test_utils=GRAPH)

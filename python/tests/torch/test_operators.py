@@ -34,7 +34,7 @@ def test_gradcheck_through_out_lse_and_weights(case):
     q, k, v = tensors()
 
     def all_results(q, k, v, bias):
-        out, lse, weights = attention(q, k, v, mask, bias, *rest)
+        out, lse, weights, _ = attention(q, k, v, mask, bias, *rest)
         return out, lse.clamp(min=-1e3), weights  # a row without keys has lse -inf
 
     assert torch.autograd.gradcheck(all_results, (q, k, v, bias))
@@ -52,7 +52,7 @@ def test_opcheck_of_its_gradient(case):
     q, k, v = tensors(requires_grad=False)
     *options, need_weights = list(cases())[case]
     options[1] = None if options[1] is None else options[1].detach()
-    out, lse, weights = attention(q, k, v, *options, need_weights)
+    out, lse, weights, _ = attention(q, k, v, *options, need_weights)
     dweights = torch.randn_like(weights) if need_weights else None
     arguments = (q, k, v, out, lse, weights, torch.randn_like(out), torch.randn_like(lse), dweights, *options)
     # Its own gradient is refused, which the other checks would take for a defect.
@@ -145,7 +145,7 @@ def test_torch_export_keeps_the_operator():
 
 def test_fake_and_meta_tensors_have_the_shapes_of_real_ones():
     q, k, v = (x.to("meta") for x in tensors(torch.bfloat16, False))
-    out, lse, weights = attention(q, k, v, None, None, None, False, 0.0, None, True)
+    out, lse, weights, _ = attention(q, k, v, None, None, None, False, 0.0, None, True)
     assert out.shape == (2, 4, 3, 7) and out.dtype == torch.bfloat16
     assert lse.shape == (2, 4, 3) and lse.dtype == torch.float32
     assert weights.shape == (2, 4, 3, 6)

@@ -90,7 +90,7 @@ def test_gradients_through_out_lse_and_weights(name):
     assert torch.autograd.gradcheck(results, inputs, fast_mode=True)
 
 
-def heard(name, monkeypatch):
+def heard(name, monkeypatch, **asked):
     """{"forward": (arguments, keywords), "backward": ...} of the two operators, as PyTorch's own checks take them."""
     seen = {}
 
@@ -103,7 +103,7 @@ def heard(name, monkeypatch):
     monkeypatch.setattr(general, "attention_operator", listen(attention, "forward"))
     monkeypatch.setattr("attend.torch.operators.attention_backward", listen(attention_backward, "backward"))
     inputs, function = leaves(name)
-    results = function(*inputs, return_lse=True, return_weights=name != "pages")
+    results = function(*inputs, return_lse=True, return_weights=name != "pages", **asked)
     sum(x.clamp(min=-1e3).sum() for x in results).backward()
     monkeypatch.undo()
     # The gradient's own gradient is refused, which the checks would take for a defect.
@@ -177,7 +177,7 @@ def test_what_is_refused_says_why(name):
 
 def test_the_operator_without_an_offset_is_pytorchs_and_the_function_attends():
     q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
-    top_left, _, _ = attention(q, k, k, None, None, None, True, 0.0, None, False)
+    top_left, *_ = attention(q, k, k, None, None, None, True, 0.0, None, False)
     assert torch.equal(top_left, attend.torch.attention(q, k, k, causal=True, query_offset=0))
     bottom_right = attend.torch.attention(q, k, k, causal=True)
     assert torch.equal(bottom_right, attend.torch.attention(q, k, k, causal=True, query_offset=2))

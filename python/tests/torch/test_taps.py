@@ -129,7 +129,7 @@ def test_weights_before_dropout_are_computed_for_who_looks_alone(monkeypatch):
         (attend.torch.edit(model, {("1", 1): attend.zero}), ()), (attend.torch.capture(model, layers="1", what="out"), ()),
         (attend.torch.capture(model, layers="1", heads=[2]), (2,)),
     ):
-        with block:
+        with block, torch.no_grad():
             assert all(layer(x, x, x)[1].shape == (2, 5, 5) for layer in model)
         assert asked == [(), heads]
         asked.clear()
@@ -183,8 +183,8 @@ def test_weight_heads_with_every_option(grad):
     }
     out, all_weights = attend.torch.attention(q, k, v, return_weights=True, **options)
     found, weights = attend.torch.attention(q, k, v, return_weights=True, weight_heads=[4, 0, 5], **options)
-    assert torch.equal(found, out) and torch.equal(weights, all_weights[:, [4, 0, 5]]) and not weights.requires_grad
-    assert found.requires_grad == grad
+    assert torch.equal(found, out) and torch.equal(weights, all_weights[:, [4, 0, 5]])
+    assert found.requires_grad == weights.requires_grad == grad
 
 
 def test_weight_heads_that_cannot_be_given():
