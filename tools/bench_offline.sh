@@ -51,6 +51,7 @@ carry() {
   rm -rf "$apt" "$carry"/usr/share/{doc,man,lintian} "$carry/usr/src"
   find "$carry" -xtype l -delete  # links into packages that stay behind
   find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
+  find "$carry" -name 'lib*.so.*.*.*' -delete  # now under the name that programs ask for, too
   "$python" -m pip download -q -d "$carry/wheels" --only-binary=:all: --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" \
     $(grep -E "^($wheels)=" python/requirements-test.txt) || return
@@ -118,7 +119,7 @@ run_tests() {
 ranks() {
   command -v mpirun.openmpi >/dev/null || { cp -an "$carry/usr/." /usr/ && cp -an "$carry/lib/." /lib/ && ldconfig; } || return
   attempt "unpacking Python packages" python_environment || return
-  configure -DATTEND_BUILD_TESTS=OFF -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF || return
+  configure -DATTEND_BUILD_TESTS=OFF -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF -DATTEND_CUDA=OFF || return
   cmake --build "$tree" -j "$(nproc)" --target attend_python || return
   PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 "$venv/bin/python" bench/distributed.py --json "$out/ranks.json" "$@"
 }

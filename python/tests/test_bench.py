@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import compare  # noqa: E402
+import distributed  # noqa: E402
 import ggml_peer  # noqa: E402
 import onnx_peer  # noqa: E402
 import peers  # noqa: E402
@@ -177,3 +178,12 @@ def test_bars_of_16_and_8_bits_are_held_against_the_wider_type_of_the_same_sessi
     eight = in_type("i8", made_up("decode", 0.7, 9.0, bytes=10.0))
     assert ["1.6x bf16" in words for words in missed(eight, vectors, f32)] == [True]
     assert missed(in_type("i8", made_up("decode", 0.6, 9.0, bytes=10.0)), vectors) == []
+
+
+def test_of_ranks_the_slowest_counts_in_the_round_of_the_single_process():
+    rounds = [[(1.0, 0.0), (2.0, 1.0)], [(4.0, 3.0), (1.0, 0.5)], [(1.0, 0.0), (1.0, 0.0)]]   # (seconds, of them waiting), rank by rank
+    found = distributed.efficiency([1.0, 1.0, 0.75], rounds)
+    assert found["median"] == 0.5 and found["least"] == 0.25 and found["most"] == found["shortest"] == 0.75
+    assert found["mean rank"] == 1 / 1.5 and found["seconds"] == 2.0
+    row = {"ranks": 2, "calls": {"forward heads": rounds, "forward heads apart": [[(0.5, 0.0), (1.0, 0.0)]] * 3}}
+    assert distributed.exposed(row).splitlines()[2:] == ["| forward heads | 25.0 % | 50.0 % | 1.000 | 50 % |"]
