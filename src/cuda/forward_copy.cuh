@@ -8,11 +8,14 @@
 
 namespace attend::cuda {
 
-template <class T, int kD_, bool kBytes_>
+template <class T, int kD_, bool kBytes_, bool kGeneral_ = false>
 struct Shape {
   static constexpr int kD = kD_;
-  static constexpr bool kBytes = kBytes_;  // keys and values are of 8 bits
-  static constexpr int kQueries = forward_tiles(kD).queries, kKeys = forward_tiles(kD).keys;
+  static constexpr bool kBytes = kBytes_;      // keys and values are of 8 bits
+  static constexpr bool kGeneral = kGeneral_;  // with options at run time
+  static constexpr ForwardTiles kTiles = kGeneral ? general_tiles(kD) : forward_tiles(kD);
+  static constexpr int kQueries = kTiles.queries, kKeys = kTiles.keys;
+  using Parameters = std::conditional_t<kGeneral, GeneralParameters, ForwardParameters>;
   static constexpr int kConsumers = kQueries / kWarpgroupRows;  // warpgroups
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
@@ -42,7 +45,7 @@ struct Shape {
 
 template <class S>
 struct Producer {
-  const ForwardParameters& p;
+  const typename S::Parameters& p;
   typename S::Shared& shared;
   Place<S::kQueryStages> q{};
   Place<S::kNotes> note{};

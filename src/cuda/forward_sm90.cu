@@ -18,8 +18,12 @@
 //
 // Keys and values of 8 bits become bf16 on their way; a score is multiplied by its key's scale, and
 // a weight, when it has been summed, by its value's (bytes.cuh).
+//
+// What hides keys one by one, and what is added to scores, is in a kernel of its own in the same
+// module, attend_forward_general: the others have no instruction of it.
 #include "careful.cuh"
 #include "forward_copy.cuh"
+#include "forward_options.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -33,11 +37,11 @@ struct Consumer {
   static constexpr int kKeys = S::kKeys, kD = S::kD;
   // At d 64, where weights take as long as products, a last tile of which no row sees more than so
   // many keys has no others. 0: tiles are whole.
-  static constexpr int kShort = kD == 64 && !S::kBytes ? 64 : 0;
+  static constexpr int kShort = kD == 64 && !S::kBytes && !S::kGeneral ? 64 : 0;
   using Queries = typename S::Queries;
   using Keys = typename S::Keys;
 
-  const ForwardParameters& p;
+  const typename S::Parameters& p;
   typename S::Shared& shared;
   const int warpgroup;  // 0 is the first that computes
   const Turns<S::kConsumers> turns;
@@ -49,6 +53,7 @@ struct Consumer {
   RegisterTile<kKeys> s;
   Operand<T, kKeys> weights;
   RegisterTile<kD> o;
+  std::uint64_t hidden = 0;  // of the tile at hand, with options
 
   __device__ __forceinline__ void run() {
     turns.begin();
@@ -67,6 +72,8 @@ struct Consumer {
 
  private:
   __device__ __forceinline__ int place() const { return warpgroup * kWarpgroupRows; }
+  // What the scores in registers are to be multiplied by.
+  __device__ __forceinline__ float scale() const { return S::kGeneral ? 1 : p.scale; }
 
   // The values of a tile are added while the weights of the next are made.
   __device__ __forceinline__ void run(const Queries& q, const Item& item) {
@@ -74,7 +81,7 @@ struct Consumer {
     KeyRange mine = item.tiles(p, item.row + place(), kWarpgroupRows, kKeys);
     if (mine.begin >= mine.end) mine = {all.end, all.end};
     const KeyRange whole = item.whole_tiles(p, item.row + place(), kWarpgroupRows, kKeys);
-    Softmax<T> softmax{p.scale * kLog2E};
+    Softmax<T> softmax{scale() * kLog2E};
     float rescale[2];
     o.fill(0);
     for (int j = all.begin; j < mine.begin; ++j) pass_over();
@@ -95,15 +102,15 @@ struct Consumer {
       s.pin();
       end_scores();
       if (mine.begin == last) leave_queries();
-      if (mine.begin < whole.begin || mine.begin >= whole.end) mask(s, item, mine.begin);  // 2 mask
-      softmax.step(s, rescale);                                                            // 3 softmax
-      round_weights();
+      mask_if(mine.begin < whole.begin || mine.begin >= whole.end, item, mine.begin);  // 2 mask
+      softmax.step(s, rescale);                                                        // 3 softmax
+      round_weights(item, mine.begin);
       for (int j = mine.begin + 1; j < mine.end - (is_short ? 1 : 0); ++j) {
         step(q, s, j == last);
-        if (j < whole.begin || j >= whole.end) mask(s, item, j);  // 2 mask
-        softmax.step(s, rescale);                                 // 3 softmax
+        mask_if(j < whole.begin || j >= whole.end, item, j);  // 2 mask
+        softmax.step(s, rescale);                             // 3 softmax
         end_values(rescale);
-        round_weights();
+        round_weights(item, j);
       }
       if constexpr (kShort != 0) {
         if (is_short) {
@@ -173,7 +180,7 @@ struct Consumer {
   __device__ __forceinline__ void run_carefully(const Queries& q, const Item& item) {
     const KeyRange all = item.tiles(p, item.row, S::kQueries, kKeys);
     const KeyRange whole = item.whole_tiles(p, item.row, S::kQueries, kKeys);
-    Softmax<T> softmax{p.scale * kLog2E};
+    Softmax<T> softmax{scale() * kLog2E};
     float rescale[2];
     o.fill(0);
     if (thread_of_warpgroup() == 0) wait_for_stores();  // of the same rows of out
@@ -186,11 +193,16 @@ struct Consumer {
       wait_for_products<0>();
       s.pin();
       end_scores();
-      const bool partial = j < whole.begin || j >= whole.end;
-      if (partial) mask(s, item, j);  // 2 mask
-      softmax.step(s, rescale);       // 3 softmax
+      const bool partial = S::kGeneral || j < whole.begin || j >= whole.end;
+      mask_if(partial, item, j);  // 2 mask
+      softmax.step(s, rescale);   // 3 softmax
       rescale_out(rescale);
-      round_weights();
+      if constexpr (S::kGeneral) {
+#pragma unroll
+        for (int n = 0; n < s.kCount; ++n)
+          if ((hidden >> n & 1) != 0) s.x[n] = kNothing;
+      }
+      round_weights(item, j);
       Keys& v = shared.v.wait(v_place);
       if (partial) add_those_not_finite(item, j, v);
       begin_products();
@@ -243,7 +255,8 @@ struct Consumer {
     }
     shared.k.release(k_place);
   }
-  __device__ __forceinline__ void round_weights() {
+  __device__ __forceinline__ void round_weights(const Item& item, int tile) {
+    if constexpr (S::kGeneral) options(item, tile).drop(s);
     if constexpr (S::kBytes) {
       shared.v.wait(v_place);
       multiply_columns(s, shared.v.notes[v_place.stage].of);
@@ -257,6 +270,19 @@ struct Consumer {
 
   __device__ __forceinline__ KeyRange seen(const Item& item, int r) const {
     return item.seen_by(p, item.row + place() + own_row() + 8 * r);
+  }
+
+  __device__ __forceinline__ ScoreOptions<kKeys> options(const Item& item, int tile) const {
+    return {p, item, item.row + place(), tile * kKeys};
+  }
+  __device__ __forceinline__ void mask_if(bool partial, const Item& item, int tile) {
+    if constexpr (S::kGeneral) {
+      auto all = options(item, tile);
+      all.apply(s);
+      hidden = all.hidden;
+    } else if (partial) {
+      mask(s, item, tile);
+    }
   }
 
   // Selects, so that a NaN of a hidden key is gone.
@@ -307,11 +333,15 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       const float all = row_sum(softmax.sum[r]);
       factor[r] = all == 0 ? 0 : 1 / all;
+      float lse = softmax.lse(r, all, scale());
+      if constexpr (S::kGeneral) {
+        if (p.sinks.given) add_sink(item, softmax.reference[r], all, factor[r], lse);
+        if (p.drop_below != 0) factor[r] *= p.kept;
+      }
       const int i = first + own_row() + 8 * r;
       if (p.lse.data != nullptr && thread_of_warpgroup() % 4 == 0 && i >= 0 && i < item.q_length)
         static_cast<float*>(p.lse.data)[item.tensor_batch * p.lse.batch + item.head * p.lse.head +
-                                        (item.q_begin + i) * p.lse.row] =
-            softmax.lse(r, all, p.scale);
+                                        (item.q_begin + i) * p.lse.row] = lse;
     }
     o.finish_rows(factor);
     if (!all_finite(o)) shared.q.notes[note.stage].not_finite = 1;
@@ -321,6 +351,21 @@ struct Consumer {
     } else if (first >= 0) {
       store(item, first);
     }
+  }
+
+  // The head's sink is one more score, without a value.
+  __device__ __forceinline__ void add_sink(const Item& item, float reference, float all,
+                                           float& factor, float& lse) const {
+    const auto sink = static_cast<float>(load(p.sinks, p.sinks.offset(0, item.head, 0)));
+    if (all == 0) {
+      lse = sink;
+      return;
+    }
+    const float most = fmaxf(reference, sink);
+    const float keys = exp2_fast((reference - most) * kLog2E);
+    const float sum = fmaf(all, keys, exp2_fast(fmaf(sink - most, kLog2E, kLift<T>)));
+    factor = keys / sum;
+    lse = most + (logf(sum) - kLift<T> * kLn2);
   }
 
   // Null: there is none.
@@ -353,13 +398,12 @@ struct Consumer {
 
 // ---- The kernel --------------------------------------------------------------------------------
 
-template <class T, int kD, bool kBytes>
-__device__ __forceinline__ void forward(const ForwardParameters& p) {
-  using S = Shape<T, kD, kBytes>;
+template <class T, class S>
+__device__ __forceinline__ void forward(const typename S::Parameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    constexpr int kFills = kBytes ? S::kBringing : 1;
+    constexpr int kFills = S::kBytes ? S::kBringing : 1;
     const bool by_warps = S::kLeaveEarly || kArriving > 1;
     shared.q.init((by_warps ? S::kConsumers * 4 : S::kConsumers) + S::kBringing);
     shared.k.init(S::kConsumers * 4, kFills);
@@ -372,7 +416,7 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
   if (warpgroup < 0) {
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) Producer<S>{p, shared}.run();
-    if constexpr (kBytes) {
+    if constexpr (S::kBytes) {
       const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - 1;
       if (warp >= 0) Bringer<S>{p, shared, warp}.run();
     }
@@ -388,8 +432,17 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
 
 // Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128,
 // and with -DATTEND_BYTES=true for keys and values of 8 bits.
-extern "C" __global__ void __launch_bounds__(
-    attend::cuda::Shape<attend::cuda::ATTEND_TYPE, ATTEND_D, ATTEND_BYTES>::kThreads, 1)
+namespace {
+using Type = attend::cuda::ATTEND_TYPE;
+using Fast = attend::cuda::Shape<Type, ATTEND_D, ATTEND_BYTES>;
+using General = attend::cuda::Shape<Type, ATTEND_D, false, true>;
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(Fast::kThreads, 1)
     attend_forward(const __grid_constant__ attend::cuda::ForwardParameters p) {
-  attend::cuda::forward<attend::cuda::ATTEND_TYPE, ATTEND_D, ATTEND_BYTES>(p);
+  attend::cuda::forward<Type, Fast>(p);
+}
+extern "C" __global__ void __launch_bounds__(General::kThreads, 1)
+    attend_forward_general(const __grid_constant__ attend::cuda::GeneralParameters p) {
+  if constexpr (!ATTEND_BYTES) attend::cuda::forward<Type, General>(p);
 }

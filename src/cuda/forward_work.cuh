@@ -7,18 +7,19 @@
 namespace attend::cuda {
 
 struct Item {
-  int head, row;  // the first of its queries; below 0 are none
+  int batch, head, row;  // the first of its queries; below 0 are none
   int q_length, k_length, offset;
   int q_begin, tensor_batch;  // where its queries are in the tensors
   int k_begin;                // its keys likewise; on pages: its row of the table
 
   Item() = default;
-  __device__ __forceinline__ Item(const ForwardParameters& p, int index, int queries) {
+  template <class Parameters>
+  __device__ __forceinline__ Item(const Parameters& p, int index, int queries) {
     const int in_section = p.section * p.query_blocks, section = index / in_section;
     const int heads = min(p.section, p.items / p.query_blocks - section * p.section);
     const int rest = index % in_section;
     const int any_head = section * p.section + rest % heads;
-    const int batch = any_head / p.heads;
+    batch = any_head / p.heads;
     head = any_head % p.heads;
     q_length = p.q_length;
     k_length = p.k_length;
@@ -41,6 +42,7 @@ struct Item {
     offset = p.offset_given         ? p.offset
              : p.offsets != nullptr ? p.offsets[batch]
                                     : k_length - q_length;
+    if constexpr (requires { p.key_limit; }) k_length = min(k_length, p.key_limit);
   }
 
   // Keys that query i sees.
