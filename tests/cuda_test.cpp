@@ -225,8 +225,8 @@ TEST_P(Cuda, a_query_has_the_bits_of_the_prompt_when_it_comes_by_itself) {
 // Options that hide or change scores one by one; those of tensors are on the device.
 TEST_P(Cuda, with_options_a_query_has_the_bits_it_has_among_many) {
   const Trial all = make(2, 4, 2, 150, 400);
-  const Tensor bias = numbers({1, 4, 150, 400}, DType::f32, 5),
-               slopes = numbers({4}, DType::f32, 6);
+  const Tensor bias = numbers({1, 4, 150, 400}, statistic(), 5),
+               slopes = numbers({4}, statistic(), 6);
   Tensor mask({2, 1, 150, 400}, DType::boolean);
   for (std::int64_t n = 0; n < mask.count(); ++n)
     mask.data<bool>()[n] = n % 7 != 3 && n % 400 < 390;
@@ -497,7 +497,7 @@ class CudaCache : public Cuda {
     } else {
       c.k = Tensor(shape, DType::i8);
       c.v = Tensor(shape, DType::i8);
-      c.k_scales = numbers({kBatch, kv_heads, length}, DType::f32, 5);
+      c.k_scales = numbers({kBatch, kv_heads, length}, statistic(), 5);
       c.v_scales = numbers({kBatch, kv_heads, length}, DType::f32, 6);
       for (Tensor* x : {&c.k, &c.v})
         for (std::int64_t n = 0; n < x->count(); ++n)
