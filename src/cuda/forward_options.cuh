@@ -3,8 +3,8 @@
 // thread's part of a tile, by the definitions of src/core in f32.
 #pragma once
 
+#include "careful.cuh"
 #include "forward_work.cuh"
-#include "softmax.cuh"
 
 #include "core/philox.h"
 
@@ -50,13 +50,14 @@ struct ScoreOptions {
 
   __device__ __forceinline__ bool is_hidden(int n) const { return (hidden >> n & 1) != 0; }
 
-  // Dropout: weights that are not kept become 0. What the others are multiplied by comes last.
+  // Dropout: weights that are not kept become 0, but for those that tell of no pair. What the
+  // others are multiplied by comes last.
   __device__ __forceinline__ void drop(Tile& weights) const {
     if (p.drop_below == 0) return;
     const std::uint64_t dropped = dropped_ones();
 #pragma unroll
     for (int n = 0; n < Tile::kCount; ++n)
-      if ((dropped >> n & 1) != 0) weights.x[n] = 0;
+      if ((dropped >> n & 1) != 0 && !is_nothing(weights.x[n])) weights.x[n] = 0;
   }
 
  private:
