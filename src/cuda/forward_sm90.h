@@ -4,6 +4,8 @@
 #include "key_range.h"
 #include "tensor_map.h"
 
+#include "core/call.h"
+
 namespace attend::cuda {
 
 // Rows of queries that one block of threads takes at a time, and rows of keys: by d alone.
@@ -15,6 +17,9 @@ constexpr ForwardTiles forward_tiles(int d) {
          : d == 128 ? ForwardTiles{128, 128}
                     : ForwardTiles{128, 80};
 }
+
+// The kernel with options: by two warpgroups, whose threads have registers for them.
+constexpr ForwardTiles general_tiles(int d) { return {128, forward_tiles(d).keys}; }
 
 // How blocks are launched: no bit depends on these.
 // Blocks of queries are taken head by head. Where later ones see more keys, the longest are first
@@ -53,6 +58,20 @@ struct ForwardParameters {
   int turns;    // whether warpgroups take turns at the matrix units: no bit depends on it
   int value_d;  // features of v, a multiple of 8
   float scale;  // above 0
+};
+
+// And to the kernel with options (forward_options.cuh). Mask and blocks are of bytes, the bias is
+// of 32 or 16 bits.
+struct GeneralParameters : ForwardParameters {
+  Strided mask, bias, alibi, sinks, blocks;
+  Draws draws;
+  double positions_begin;  // with offset_given: query i stands at i + it
+  int key_limit;           // keys from there on are hidden: short masks
+  int block_queries, block_keys;
+  int bias_before_softcap;
+  std::uint32_t drop_below;
+  float kept;                      // what dropout multiplies by
+  float softcap, part_of_softcap;  // 0, or the reciprocal in the second
 };
 
 }  // namespace attend::cuda
