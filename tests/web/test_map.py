@@ -1,5 +1,7 @@
 """Whether what is drawn is what the head computes: values, pixels, zoom, and what is only known about."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -264,8 +266,12 @@ def test_a_page_of_131072_tokens_opens_and_zooms(show):
 def test_what_is_not_a_number_is_drawn_so_and_said(show):
     source = fixtures.habits(fixtures.SENTENCE)
     source["q"][0, 4] = np.nan
-    tab = show(one_layer(source), "#cell=4,2")
+    tab = show(one_layer(source), "#cell=4,2&chosen=4&pins=0.0")
     assert "not a number" in tab.text("#readout") and "not numbers" in tab.text("#one .note")
+    tab.tab.wait_for_selector(".pin .figure:has-text('not a number')")
+    titles = tab.evaluate("() => [...document.querySelectorAll('.piece')].map((piece) => piece.title)")
+    titles += re.findall("<title>(.*?)</title>", tab.evaluate("() => attend.svg()"))
+    assert sum("not a number" in title for title in titles) == 5 + 5 and "NaN" not in "".join(titles)
     assert tab.pixel(4, 2) == [0xC2, 0x1A, 0x5B]
     assert tab.pixel(3, 2) != [0xC2, 0x1A, 0x5B]
 

@@ -275,6 +275,7 @@ GOES = [
     ("k9", {"cell": None, "chosen": [9], "reverse": True}),
     ("w17", {"chosen": [17], "reverse": False}),
     ("w2w2", {}), ("w22w23", {"chosen": [22]}),
+    ("L2", {"layer": 2, "head": 1, "chosen": [22]}), ("h3", {"layer": 2, "head": 3}), ("l1 20 6", {"layer": 1, "head": 3, "cell": [20, 6]}),
 ]
 
 
@@ -287,7 +288,7 @@ def test_the_field_goes_where_it_is_told(show):
         state = tab.drawn().evaluate("() => ({ ...attend.state })")
         assert {name: state[name] for name in expected or before} == (expected or before), text
         assert bool(tab.text(".goto-box")) == (not expected)
-    for text, words in (("9.0", "no layer 9"), ("0.9", "no head 9"), ("44 1", "no query 44"), ("k40", "no key 40")):
+    for text, words in (("9.0", "no layer 9"), ("0.9", "no head 9"), ("L9", "no layer 9"), ("h9", "no head 9"), ("44 1", "no query 44"), ("k40", "no key 40")):
         tab.tab.fill("input.goto", text)
         tab.tab.press("input.goto", "Enter")
         assert words in tab.text(".goto-words")
