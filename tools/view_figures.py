@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How large pages are, what they hold, and how long they take to write and to open: the figures of docs/view.md.
 
-    tools/view_figures.py PATH_OF_ATTEND [--case 512x144 ...] [--folder FOLDER] [--threads N] [--closed]
+    tools/view_figures.py PATH_OF_ATTEND [--case 512x144 ...] [--folder FOLDER] [--threads N] [--closed | --docs]
 
 For each case (tokens x heads) q, k, v are drawn, with heads of size 64, and `attend view --causal` writes the page: its size, the keys
 that every row has, the layers that have q and k, the time that the command took, that of its processors, and its largest memory. A headless Chromium opens it five
-times, but for --closed. Three medians: from the start of the navigation to the first map that is drawn, as the page itself marks it; from the first choice of a
-cell to the answers of all heads; and from later choices, of cells, queries and keys in turn.
+times, but for --closed. Medians: from the start of the navigation to the first map that is drawn, as the page itself marks it; from the first choice of a
+cell to the answers of all heads; and from later choices, of cells, of queries and of keys, of which the slowest is told.
+--docs writes the lines of these cases into the table of docs/view.md.
 Needs NumPy and, to open, Debian's chromium and the package playwright.
 """
 import argparse
@@ -27,19 +28,21 @@ import screenshots
 CASES = {"16x144": (16, 12, 12), "512x144": (512, 12, 12), "4096x144": (4096, 12, 12), "512x270": (512, 30, 9),
          "131072x8": (131072, 1, 8)}
 DRAWN = "() => performance.getEntriesByName('drawn')[0].startTime"
-# ms from a choice to the answers of all heads, those in sight drawn, once for each of several choices.
+# ms from a choice to the answers of all heads, those in sight drawn: of the first cell, and of later choices by what is chosen.
 ANSWERED = """async (length) => {
-  const times = [], choices = [{ cell: [length - 2, 3], chosen: [length - 2] }, { cell: null, chosen: [length >> 1] },
-    { cell: null, chosen: [length >> 2], reverse: true }, { cell: [length >> 1, 1], chosen: [length >> 1], reverse: false },
-    { cell: null, chosen: [length - 1] }, { cell: [length - 1, length >> 1], chosen: [] }];
+  const cell = (i, j) => ({ cell: [i, j], chosen: [i], reverse: false }), query = (i) => ({ cell: null, chosen: [i], reverse: false }),
+    key = (j) => ({ cell: null, chosen: [j], reverse: true });
+  const choices = [["first", cell(length - 2, 3)], ["query", query(length >> 1)], ["key", key(length >> 2)], ["cell", cell(length >> 1, 1)],
+    ["query", query(length - 1)], ["key", key(2)], ["cell", cell(length - 1, length >> 1)]];
+  const times = {};
   const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   await attend.settled();
-  for (const choice of choices) {
+  for (const [kind, choice] of choices) {
     await frame();
     const begin = performance.now();
     attend.choose(choice);
     await attend.settled();
-    times.push(performance.getEntriesByName("answered")[0].startTime - begin);
+    (times[kind] ??= []).push(performance.getEntriesByName("answered")[0].startTime - begin);
   }
   return times;
 }"""
@@ -80,9 +83,9 @@ def held(page):
 
 
 def opened(page, length, times=5):
-    """Until the first map is drawn, the first answers are there, and later ones: in words."""
+    """Until the first map is drawn, the first answers are there, and later ones of the slowest kind: in words."""
     from playwright.sync_api import sync_playwright
-    drawn, first, later = [], [], []
+    drawn, answered = [], {}
     with sync_playwright() as playwright:
         browser = screenshots.launch(playwright)
         for _ in range(times):
@@ -90,12 +93,25 @@ def opened(page, length, times=5):
             tab.goto(page.resolve().as_uri())
             tab.wait_for_selector("#map[data-whole=true]", state="attached")
             drawn.append(tab.evaluate(DRAWN))
-            one, *others = tab.evaluate(ANSWERED, length)
-            first.append(one)
-            later += others
+            for kind, took in tab.evaluate(ANSWERED, length).items():
+                answered.setdefault(kind, []).extend(took)
             tab.close()
         browser.close()
-    return [f"{statistics.median(drawn) / 1000:.2f} s", *(f"{statistics.median(each):.0f} ms" for each in (first, later))]
+    first, *later = (statistics.median(answered[kind]) for kind in ("first", "cell", "query", "key"))
+    return [f"{statistics.median(drawn) / 1000:.2f} s", f"{first:.0f} ms", f"{max(later):.0f} ms"]
+
+
+HEADER = ("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in | first answers | later |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|\n")
+
+
+def document(lines):
+    """Puts lines into the table of docs/view.md in place of those of the same tokens and heads."""
+    file = pathlib.Path(__file__).resolve().parents[1] / "docs" / "view.md"
+    before, rest = file.read_text(encoding="utf-8").split(HEADER)
+    table, after = rest.split("\n\n", 1)
+    rows = {tuple(line.split("|")[1:3]): line for line in (*table.splitlines(), *lines)}
+    file.write_text(before + HEADER + "\n".join(rows.values()) + "\n\n" + after, encoding="utf-8")
 
 
 def main():
@@ -104,10 +120,11 @@ def main():
     parser.add_argument("--case", nargs="*", default=list(CASES), choices=CASES)
     parser.add_argument("--folder", type=pathlib.Path, help="keeps the files there")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--closed", action="store_true", help="does not open the pages")
-    options = parser.parse_args()
-    print("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in | first answers | later |\n"
-          "|---|---|---|---|---|---|---|---|---|---|---|")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--closed", action="store_true", help="does not open the pages")
+    which.add_argument("--docs", action="store_true", help="writes the table of docs/view.md")
+    options, lines = parser.parse_args(), []
+    print(HEADER, end="")
     for case in options.case:
         length, layers, heads = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
@@ -116,9 +133,12 @@ def main():
             draw(folder, length, layers, heads)
             page, seconds, processors, memory = write(options.attend, folder, options.threads)
             rows, exact = held(page)
-            print(f"| {length} | {layers * heads} | {page.stat().st_size / 2**20:.1f} MiB | {rows} | {exact} | {seconds:.1f} s | "
-                  f"{processors:.1f} s | {memory:.0f} MiB | {' | '.join(['', '', ''] if options.closed else opened(page, length))} |",
-                  flush=True)
+            lines.append(
+                f"| {length} | {layers * heads} | {page.stat().st_size / 2**20:.1f} MiB | {rows} | {exact} | {seconds:.1f} s | "
+                f"{processors:.1f} s | {memory:.0f} MiB | {' | '.join(['', '', ''] if options.closed else opened(page, length))} |")
+            print(lines[-1], flush=True)
+    if options.docs:
+        document(lines)
 
 
 if __name__ == "__main__":

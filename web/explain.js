@@ -4,7 +4,7 @@ import {ink, Scale} from "./colour.js";
 import {unpack} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {hasTwoRuns, placeElement, shown} from "./page.js";
-import {figure, isBounded, mostWords, tileWords, windowFlag} from "./readout.js";
+import {cellFigure, isBounded, mostWords, tileWords, windowFlag} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 
@@ -88,7 +88,7 @@ export class ExplainView {
   cannot(head, i, j) {
     const cell = head.cell(i, j),
           why = head.layer.why ? String(head.layer.why) : say("explain_why");
-    const known = isBounded(cell) ? mostWords(cell.most) : figure(cell.weight, cell.error);
+    const known = isBounded(cell) ? mostWords(cell.most) : cellFigure(cell, false);
     const name = String(shown.page.command ?? "attend view");
     const command = `${name} … ${windowFlag(i, j)}`;
     return element(

@@ -82,6 +82,7 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
       const cell = source.error ? source.cell(i, j) : null,
             off = cell?.off ?? (cell?.error ?? 0) * Math.abs(value);
       const words = value === FILTERED ? say("filtered")
+          : Number.isNaN(value)        ? say("nan")
           : Math.abs(value) <= off     ? differenceWords(value, off)
                                        : rounded(value, off, off ? 4 : 6);
       pen.fillRect((j - k0) * x, (i - q0) * y, x, y, `${pair}: ${words}`);

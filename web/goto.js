@@ -1,5 +1,5 @@
-// The go-to field: "5.3 300 17" is layer 5, head 3, query 300, key 17; any part may be left out,
-// and what is no number is looked for in the text.
+// The go-to field: "5.3 300 17" is layer 5, head 3, query 300, key 17; any part may be left out
+// ("L5", "h3", "q300", "k17"), and what is no number is looked for in the text.
 import {element, fill} from "./dom.js";
 import {queryStart, runOf, shown} from "./page.js";
 import {choose, state} from "./state.js";
@@ -8,9 +8,11 @@ import {reveal} from "./zoom.js";
 
 // What was written: { layer, head, query, key, text }, without what it does not say.
 function readPlace(written) {
-  const place = {}, head = /^\s*l?(\d+)\s*[.:/h]\s*h?(\d+)(?=\s|$|[,;])[\s,;]*/i.exec(written);
-  if (head) [place.layer, place.head] = [Number(head[1]), Number(head[2])];
-  const rest = written.slice(head?.[0].length ?? 0).trim();
+  const place = {}, both = /^\s*l?(\d+)\s*[.:/h]\s*h?(\d+)(?=\s|$|[,;])[\s,;]*/i.exec(written);
+  const one = both ? null : /^\s*([lh])\s*(\d+)(?=\s|$|[,;])[\s,;]*/i.exec(written);
+  if (both) [place.layer, place.head] = [Number(both[1]), Number(both[2])];
+  if (one) place[one[1].toLowerCase() === "l" ? "layer" : "head"] = Number(one[2]);
+  const rest = written.slice((both ?? one)?.[0].length ?? 0).trim();
   const pair = /^q?\s*(\d+)(?:(?:\s*(?:,|→|->)\s*|\s+)k?\s*(\d+))?$/i.exec(rest);
   const key = /^k\s*(\d+)$/i.exec(rest);
   if (pair) place.query = Number(pair[1]);
@@ -59,7 +61,9 @@ function changesFor(place) {
   const none = (what, n, count) => ({ error: say(`goto_no_${what}`, { n, last: count - 1 }) });
   if (!layer) return none("layer", at, layers.length);
   if (place.head >= layer.heads) return none("head", place.head, layer.heads);
-  const changes = place.layer === undefined ? {} : { layer: at, head: place.head, over: "none" };
+  const names = place.layer !== undefined || place.head !== undefined,
+        head = place.head ?? Math.min(state.head, layer.heads - 1);
+  const changes = names ? { layer: at, head, over: "none" } : {};
   let { query, key } = place;
   if (place.text !== undefined) {
     const found = findPlace(place.text);

@@ -121,7 +121,7 @@ function details(cell, difference, i, j) {
   if (cell.kind === "filtered") {
     return cell.before === undefined || cell.before === null
         ? say("filtered_plain")
-        : say("filtered_is", { weight: figure(cell.before, cell.error) });
+        : say("filtered_is", { weight: cellFigure({...cell, weight: cell.before }, false) });
   }
   if (Number.isNaN(cell.weight)) return "";
   if (cell.a !== undefined) return `${figure(cell.b, cell.error)} − ${figure(cell.a, cell.error)}`;
@@ -138,12 +138,12 @@ function details(cell, difference, i, j) {
 function valueWords(cell, difference) {
   if (isBounded(cell) && cell.kind !== "unknown") return mostWords(cell.most);
   if (cell.kind !== "exact") return "—";
-  if (Number.isNaN(cell.weight)) return say("nan");
   return cellFigure(cell, difference);
 }
 
-// The number of a cell that has one.
+// The number of a cell that has one, if it is a number.
 export function cellFigure(cell, difference) {
+  if (Number.isNaN(cell.weight)) return say("nan");
   return difference ? differenceWords(cell.weight, cell.off) : figure(cell.weight, cell.error);
 }
 

@@ -17,12 +17,12 @@ function column(head, j) {
 }
 
 // What a weight of each query that is not stored is at most, NaN of those that are not numbers: for
-// all keys that are asked of, worked out once.
+// all keys, and worked out once, so it is kept with what was opened of the layer.
 function boundsOf(head) {
-  if (head.bounds) return head.bounds;
-  head.bounds = new Float32Array(head.queries);
-  for (let i = 0; i < head.queries; ++i) head.bounds[i] = head.isNaN(i) ? NaN : head.mostInRow(i);
-  return head.bounds;
+  const all = head.open.bounds ??= [];
+  all[head.h] ??= Float32Array.from(
+      { length: head.queries }, (_, i) => (head.isNaN(i) ? NaN : head.mostInRow(i)));
+  return all[head.h];
 }
 
 function readColumn(head, j) {

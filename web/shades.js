@@ -4,6 +4,7 @@ import {FILTERED, isMark, UNKNOWN} from "./data.js";
 import {shown} from "./page.js";
 import {differenceWords, figure} from "./readout.js";
 import {state} from "./state.js";
+import {say} from "./text.js";
 
 // Nothing that the chosen ones see (hidden by the mask), left out by a filter, its number, or a
 // tile that it is in. Of several chosen ones the last of these holds.
@@ -58,6 +59,7 @@ export function shades() {
 // The value of query or key `n` in words, with the digits that it deserves.
 export function shadeFigure(value, n, chosen) {
   const { source } = shown;
+  if (Number.isNaN(value)) return say("nan");
   if (!source.difference) return figure(value, source.error);
   const { reverse, combine } = state;
   let off = 0;  // of the sum, at most

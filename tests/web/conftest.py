@@ -20,15 +20,41 @@ def browser():
         browser.close()
 
 
+# The map is whole, the answers are there, and two frames later it still is; or there is none.
+DRAWN = """async () => {
+  const end = performance.now() + 600e3;   // for what hangs; the machine may be busy
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const whole = async () => {
+    while (!document.querySelector("#map[data-whole=true], .problem, #one.empty")) {
+      if (performance.now() > end) throw new Error("the map is not whole");
+      await frame();
+    }
+  };
+  await whole();
+  await attend.settled();
+  await frame();
+  await frame();
+  await whole();
+}"""
+
+
 class Tab:
     """A page in a tab, and the few things that the tests do with it."""
 
     def __init__(self, tab, file):
         self.tab, self.file = tab, file
         self.complaints, self.requests = [], []
-        tab.on("console", self.listen)
-        tab.on("pageerror", lambda error: self.complaints.append(str(error)))
-        tab.on("request", lambda request: self.requests.append(request.url))
+        self.heard = {
+            "console": self.listen,
+            "pageerror": lambda error: self.complaints.append(str(error)),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, hear in self.heard.items():
+            tab.on(event, hear)
+
+    def leave(self):
+        for event, hear in self.heard.items():
+            self.tab.remove_listener(event, hear)
 
     def listen(self, message):
         own = "willReadFrequently" in message.text  # the tests read pixels; the page never does
@@ -36,16 +62,14 @@ class Tab:
             self.complaints.append(message.text)
 
     def go(self, address=""):
-        self.tab.goto("about:blank")
+        if self.tab.url.startswith(self.file.as_uri()):
+            self.tab.goto("about:blank")   # another address alone would load nothing
         self.tab.goto(self.file.as_uri() + address)
         return self.drawn()
 
     def drawn(self):
         """Waits until the map shows what the state says."""
-        self.tab.wait_for_selector("#map[data-whole=true], .problem, #one.empty", state="attached")
-        self.evaluate("() => attend.settled()")
-        self.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        self.tab.wait_for_selector("#map[data-whole=true], .problem, #one.empty", state="attached")
+        self.evaluate(DRAWN)
         return self
 
     def evaluate(self, script, argument=None):
@@ -53,6 +77,12 @@ class Tab:
 
     def choose(self, **changes):
         self.evaluate("(changes) => attend.choose(changes)", changes)
+        return self.drawn()
+
+    def resize(self, width):
+        """Another window; the page opens anew in none."""
+        self.tab.set_viewport_size({"width": width, "height": 900})
+        self.tab.wait_for_function("(width) => innerWidth === width", arg=width)
         return self.drawn()
 
     def state(self, key):
@@ -69,18 +99,23 @@ class Tab:
     def count(self, selector):
         return self.tab.locator(selector).count()
 
-    def pixel(self, i, j, selector="#map"):
+    def pixel(self, i, j):
         """The colour of a cell of the map: off its middle, where its number may stand."""
+        return self.pixels([[i, j]])[0]
+
+    def pixels(self, cells):
         return self.evaluate(
-            """([i, j]) => {
+            """(cells) => {
           const canvas = document.getElementById("map"), { left, top, w, h, width } = attend.geometry();
           const { zoom } = attend.state, layer = attend.shape(), [q0, q1, k0, k1] = zoom ?? [0, layer[0], 0, layer[1]];
-          const x = left + ((j + 0.25 - k0) / (k1 - k0)) * w, y = top + ((i + 0.25 - q0) / (q1 - q0)) * h;
-          const ratio = canvas.width / width;
-          return [...canvas.getContext("2d").getImageData(Math.floor(x * ratio), Math.floor(y * ratio), 1, 1).data];
+          const ratio = canvas.width / width, context = canvas.getContext("2d");
+          return cells.map(([i, j]) => {
+            const x = left + ((j + 0.25 - k0) / (k1 - k0)) * w, y = top + ((i + 0.25 - q0) / (q1 - q0)) * h;
+            return [...context.getImageData(Math.floor(x * ratio), Math.floor(y * ratio), 1, 1).data].slice(0, 3);
+          });
         }""",
-            [i, j],
-        )[:3]
+            cells,
+        )
 
     def point(self, i, j):
         """Moves the mouse to a cell, and waits until the page has noticed."""
@@ -100,26 +135,65 @@ class Tab:
         )
 
 
+class Tabs:
+    """Tabs that are used again, one page after the other: a new one takes three times as long as a page in it."""
+
+    def __init__(self, browser):
+        self.browser, self.free = browser, []
+
+    def take(self, width, scheme):
+        tab = self.free.pop() if self.free else self.open()
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        return tab
+
+    def open(self):
+        context = self.browser.new_context(accept_downloads=True)
+        context.set_default_timeout(600_000)   # for what hangs; the machine may be busy
+        return context.new_page()
+
+    def give_back(self, tab):
+        tab.mouse.move(0, 0)   # where nothing of a page is
+        tab.goto("about:blank")
+        self.free.append(tab)
+
+
+@pytest.fixture(scope="session")
+def tabs(browser):
+    return Tabs(browser)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """files(html) -> the file of a page, which is written once."""
+    folder, written = tmp_path_factory.mktemp("pages"), {}
+
+    def file(html):
+        if html not in written:
+            written[html] = folder / f"page{len(written)}.html"
+            written[html].write_text(html, encoding="utf-8")
+        return written[html]
+
+    return file
+
+
 @pytest.fixture
-def show(browser, tmp_path):
-    """show(html, address, width=..., scheme=...) -> Tab"""
-    tabs, contexts = [], []
+def show(tabs, files, request):
+    """show(html, address, width=..., scheme=...) -> Tab, with the page loaded anew"""
+    shown, failed = [], request.session.testsfailed
 
     def show(html, address="", width=1440, scheme="light"):
-        file = tmp_path / f"page{len(tabs)}.html"
-        file.write_text(html, encoding="utf-8")
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
-        )
-        context.set_default_timeout(600_000)   # for what hangs; the machine may be busy
-        tab = Tab(context.new_page(), file)
-        tabs.append(tab)
-        contexts.append(context)
-        return tab.go(address)
+        shown.append(Tab(tabs.take(width, scheme), files(html)))
+        return shown[-1].go(address)
 
     yield show
-    for tab, context in zip(tabs, contexts):
-        context.close()
+    for tab in shown:
+        if request.session.testsfailed > failed:
+            tab.tab.context.close()   # nobody knows in which state
+        else:
+            tabs.give_back(tab.tab)
+        tab.leave()
+    for tab in shown:
         assert tab.complaints == []
         assert {url for url in tab.requests if not url.startswith(("blob:", "data:", "about:"))} <= {
             url for url in tab.requests if url.split("#")[0] == tab.file.as_uri()

@@ -1,5 +1,7 @@
 """Whether what is drawn is what the head computes: values, pixels, zoom, and what is only known about."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -65,17 +67,17 @@ def test_every_weight_is_that_of_the_matrix(show, before):
     np.testing.assert_allclose([cell["weight"] for cell in cells], weights.ravel(), rtol=2e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "bend, curve",
-    [("linear", lambda x: x), ("sqrt", np.sqrt), ("log", lambda x: max(0, 1 + np.log10(max(x, 1e-9)) / 4))],
-)
-def test_the_pixel_of_a_cell_has_the_colour_of_its_weight(show, bend, curve):
+CURVES = {"linear": lambda x: x, "sqrt": np.sqrt, "log": lambda x: max(0, 1 + np.log10(max(x, 1e-9)) / 4)}
+
+
+def test_the_pixel_of_a_cell_has_the_colour_of_its_weight(show):
     source = fixtures.habits(fixtures.SENTENCE)
     weights, visible, _ = softmax(source)
-    tab = show(fixtures.small(), f"#head=7&bend={bend}")
-    for i, j in zip(*np.nonzero(visible[7])):
-        expected = colour(curve(weights[7, i, j]))
-        assert np.abs(tab.pixel(int(i), int(j)) - expected).max() <= 3, (i, j, weights[7, i, j])
+    tab, cells = show(fixtures.small(), "#head=7"), np.argwhere(visible[7]).tolist()
+    for bend, curve in CURVES.items():
+        for (i, j), pixel in zip(cells, tab.choose(bend=bend).pixels(cells)):
+            expected = colour(curve(weights[7, i, j]))
+            assert np.abs(pixel - expected).max() <= 3, (bend, i, j, weights[7, i, j])
 
 
 def test_dark_colours_are_drawn_where_the_reader_wants_dark(show):
@@ -264,8 +266,12 @@ def test_a_page_of_131072_tokens_opens_and_zooms(show):
 def test_what_is_not_a_number_is_drawn_so_and_said(show):
     source = fixtures.habits(fixtures.SENTENCE)
     source["q"][0, 4] = np.nan
-    tab = show(one_layer(source), "#cell=4,2")
+    tab = show(one_layer(source), "#cell=4,2&chosen=4&pins=0.0")
     assert "not a number" in tab.text("#readout") and "not numbers" in tab.text("#one .note")
+    tab.tab.wait_for_selector(".pin .figure:has-text('not a number')")
+    titles = tab.evaluate("() => [...document.querySelectorAll('.piece')].map((piece) => piece.title)")
+    titles += re.findall("<title>(.*?)</title>", tab.evaluate("() => attend.svg()"))
+    assert sum("not a number" in title for title in titles) == 5 + 5 and "NaN" not in "".join(titles)
     assert tab.pixel(4, 2) == [0xC2, 0x1A, 0x5B]
     assert tab.pixel(3, 2) != [0xC2, 0x1A, 0x5B]
 

@@ -4,7 +4,7 @@ import pytest
 
 import fixtures
 from test_pointer import long_tokens
-from test_strongest import long_heads
+from test_strongest import CORNER, long_heads
 from test_tiles import reduced
 
 # Where everything is that stands below a filter, in the page.
@@ -16,13 +16,24 @@ BELOW = """() => ["#map", ".filters", ".clear button", 'input[data-key="p"]', 'i
 FILTER_STEPS = [{"p": 0.9}, {"renormalise": True}, {"least": 0.2}, {"least": 0.9}, {"far": 3}, {"p": 1, "least": 0}, {"renormalise": False}]
 
 
-@pytest.mark.parametrize("width", [390, 800, 1440])
+WIDTHS = [390, 800, 1440]
+
+
 @pytest.mark.parametrize("name", ["rows", "exact", "searched"])
-def test_filters_move_nothing(show, name, width):
+def test_filters_move_nothing(show, name):
     """On layers with q and k and without, and where the strongest cells take a while to be found."""
-    html = {"rows": lambda: reduced(length=300, tiles=32)[0], "exact": lambda: fixtures.many_heads(300, layers=1, heads=2),
-            "searched": lambda: long_heads()[0]}[name]()
-    tab = show(html, width=width)
+    make, address = {
+        "rows": (lambda: reduced(length=300, tiles=32)[0], ""),
+        "exact": (lambda: fixtures.many_heads(300, layers=1, heads=2), ""),
+        "searched": (lambda: long_heads()[0], f"#{CORNER}"),
+    }[name]
+    tab = show(make(), address)
+    for width in WIDTHS:
+        check_filters(tab.resize(width), name)
+        tab.choose(renormalise=False)
+
+
+def check_filters(tab, name):
     tab.tab.wait_for_selector("#strong:not(:has-text('searching'))")
     before = tab.evaluate(BELOW)
     for changes in FILTER_STEPS:
@@ -36,10 +47,15 @@ def test_filters_move_nothing(show, name, width):
     assert ("need exact rows" in limits[0]) == (name == "rows") and limits[1]
 
 
-@pytest.mark.parametrize("width", [390, 800, 1440])
-def test_choosing_heads_of_a_difference_moves_none(show, width):
-    tab = show(long_tokens(), "#show=difference", width=width)
+def test_choosing_heads_of_a_difference_moves_none(show):
+    tab = show(long_tokens(), "#show=difference")
     tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    for width in WIDTHS:
+        check_heads(tab.resize(width))
+        tab.choose(show="difference")
+
+
+def check_heads(tab):
     tops = """() => [...document.querySelectorAll('main, .thumb')].map((node) => Math.round(2 * (node.getBoundingClientRect().top
       + scrollY + document.getElementById('heads').scrollTop + document.querySelector('.heads').scrollTop)))"""
     before = tab.evaluate(tops)
@@ -52,7 +68,7 @@ def test_choosing_heads_of_a_difference_moves_none(show, width):
     assert [tab.choose(show=run).evaluate(group) for run in ("a", "difference")] == [top, top]
 
 
-@pytest.mark.parametrize("width", [390, 800, 1440])
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("refused", [False, True])
 def test_copying_the_link_does_not_move_the_button(show, width, refused):
     tab = show(fixtures.small(), width=width)

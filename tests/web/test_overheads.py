@@ -63,10 +63,12 @@ def test_a_difference_over_heads_says_of_what(show):
 
 def test_the_legend_promises_no_corner_where_none_is_drawn(show):
     html = model()[0]
-    for address, corner in ((PLACE, True), (f"{PLACE}&over=mean", False), (f"{PLACE}&over=maximum", False),
-                            (f"{PLACE}&norms=1", False), (f"{PLACE}&norms=1&far=2", False), (f"{PLACE}&far=2", True)):
-        words = show(html, address).text(".legend")
-        assert "tile of several cells" in words and ("corner" in words) == corner, address
+    tab = show(html, PLACE)
+    start = tab.evaluate("() => attend.state")
+    for changes, corner in (({}, True), ({"over": "mean"}, False), ({"over": "maximum"}, False), ({"norms": True}, False),
+                            ({"norms": True, "far": 2}, False), ({"far": 2}, True)):
+        words = tab.choose(**{**start, **changes}).text(".legend")
+        assert "tile of several cells" in words and ("corner" in words) == corner, changes
     two = page([layer(33)], [layer(34)], embed=False, top_k=2, tiles=8)
     assert "corner" not in show(two, "#show=difference").text(".legend")
     small = page([layer(35, heads=1, queries=800, keys=800)], embed=False, top_k=2)  # 128 tiles: too small for corners

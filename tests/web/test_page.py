@@ -153,11 +153,14 @@ def test_a_narrower_window_makes_a_narrower_map(show):
     assert tab.count(".problem") == 0
 
 
+OUTSIDE = """(width) => [...document.querySelectorAll("#page *")].filter((node) => {
+  const box = node.getBoundingClientRect();
+  return box.right > width + 1 && box.width > 1 && !node.closest(".table-scroll, .skip, .visually-hidden");
+}).map((node) => node.outerHTML.slice(0, 80))"""
 WIDE = ["a" * 300, "https://example.org/" + "x/" * 90] + fixtures.SENTENCE
 
 
-@pytest.mark.parametrize("width", [360, 768, 1440])
-def test_nothing_is_wider_than_the_screen(show, width):
+def test_nothing_is_wider_than_the_screen(show):
     blobs = Blobs()
     html = page_of(
         [fixtures.run_of(WIDE, blobs, name="n" * 90), fixtures.run_of(WIDE, blobs, seed=3)],
@@ -168,26 +171,21 @@ def test_nothing_is_wider_than_the_screen(show, width):
         ("light", "#cell=5,1&chosen=5,6&show=difference"),
         ("dark", "#language=zh&table=1&cell=9,0&sort=first"),
     ):
-        tab = show(html, address, width=width, scheme=scheme)
+        tab = show(html, address, scheme=scheme)
         tab.tab.wait_for_selector("#explain .steps")
-        assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
-        outside = tab.evaluate(
-            """(width) => [...document.querySelectorAll("#page *")].filter((node) => {
-          const box = node.getBoundingClientRect();
-          return box.right > width + 1 && box.width > 1 && !node.closest(".table-scroll, .skip, .visually-hidden");
-        }).map((node) => node.outerHTML.slice(0, 80))""",
-            width,
+        for width in (360, 768, 1440):
+            tab.resize(width)
+            assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
+            assert tab.evaluate(OUTSIDE, width) == []
+
+
+def test_the_views_stand_beside_each_other_where_there_is_room(show):
+    tab = show(fixtures.small())
+    for width, columns in ((360, 1), (768, 1), (1440, 3)):
+        lefts = tab.resize(width).evaluate(
+            "() => ['heads', 'one', 'text'].map((id) => Math.round(document.getElementById(id).getBoundingClientRect().left / 20))"
         )
-        assert outside == []
-
-
-@pytest.mark.parametrize("width, columns", [(360, 1), (768, 1), (1440, 3)])
-def test_the_views_stand_beside_each_other_where_there_is_room(show, width, columns):
-    tab = show(fixtures.small(), width=width)
-    lefts = tab.evaluate(
-        "() => ['heads', 'one', 'text'].map((id) => Math.round(document.getElementById(id).getBoundingClientRect().left / 20))"
-    )
-    assert len(set(lefts)) == columns
+        assert len(set(lefts)) == columns
 
 
 def test_both_languages_say_everything(show):
@@ -274,10 +272,10 @@ def test_everything_that_can_be_used_has_a_name(show):
                         "document.getElementById(each.getAttribute('aria-labelledby')).textContent)")
 
 
-@pytest.mark.parametrize("place", [(0, 9, 3, 5), (0, -1, 3, 3), (2, 0, 3, 3), (0, 0, 13, 3), (0, 0, 3, 1.5), (0, 0, 3, 3, 1)])
-def test_the_console_knows_no_weight_of_a_cell_that_is_not_there(show, place):
+def test_the_console_knows_no_weight_of_a_cell_that_is_not_there(show):
     tab = show(fixtures.small())
-    assert tab.evaluate("(place) => attend.weight(...place)", place) is None
+    for place in ([0, 9, 3, 5], [0, -1, 3, 3], [2, 0, 3, 3], [0, 0, 13, 3], [0, 0, 3, 1.5], [0, 0, 3, 3, 1]):
+        assert tab.evaluate("(place) => attend.weight(...place)", place) is None, place
     assert tab.evaluate("() => attend.weight(0, 7, 3, 3)")["kind"] == "exact"
 
 
@@ -303,23 +301,28 @@ LABELS = ["previous token", "first token", "selective", "current token", "induct
           "mixed", "not finite", "none"]
 
 
-@pytest.mark.parametrize("width", [390, 800, 1440])
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_name_score_and_label_of_144_heads_are_not_cut(show, language, width):
-    blobs, random = Blobs(), np.random.default_rng(51)
-    parts = []
+def page_of_144_heads():
+    blobs, random, parts = Blobs(), np.random.default_rng(51), []
     for n in range(12):
         source = {name: random.normal(size=(12, 24, 4)).astype(np.float32) for name in "qkv"}
         made = layer_of({**source, "causal": True}, blobs, f"layer {n}", embed=n == 0, top_k=2, tiles=8)
         made["labels"] = [{"name": LABELS[(n + h) % len(LABELS)], "score": 0.8765} for h in range(12)]
         parts.append(made)
     tokens = [f" token{n}" for n in range(24)]
-    run = {"name": "m", "tokens": tokens, "key_tokens": None, "special": [], "layers": parts}
-    tab = show(page_of([run], blobs), f"#language={language}", width=width)
+    return page_of([{"name": "m", "tokens": tokens, "key_tokens": None, "special": [], "layers": parts}], blobs)
+
+
+def test_name_score_and_label_of_144_heads_are_not_cut(show):
+    tab = show(page_of_144_heads())
     assert tab.count(".thumb[data-head]") == 144 and tab.count(".heads.dense") == 1
-    for changes in ({}, {"cell": [20, 3]}, {"cell": None, "chosen": [21]}, {"reverse": True, "chosen": [2]},
-                    {"chosen": [], "sort": "entropy", "colour": "entropy"}):
-        assert tab.choose(**changes).evaluate(CUT) == [], changes
+    start = tab.evaluate("() => attend.state")
+    for language in ("en", "zh"):
+        for changes in ({}, {"cell": [20, 3]}, {"chosen": [21]}, {"reverse": True, "chosen": [2]},
+                        {"sort": "entropy", "colour": "entropy"}):
+            tab.choose(**{**start, "language": language, **changes})
+            for width in (390, 800, 1440):
+                tab.resize(width)
+                assert tab.evaluate(CUT) == [], (language, width, changes)
 
 
 def test_the_other_language_is_named_in_letters_that_every_reader_has(show):

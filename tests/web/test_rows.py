@@ -90,14 +90,15 @@ def check_pixels(tab, zoom, weights, visible):
     q0, q1, k0, k1 = zoom
     cells = [(i, j) for i in range(q0, q1) for j in range(k0, min(k1, i + 1))]
     random = np.random.default_rng(1)
-    for i, j in [cells[n] for n in random.choice(len(cells), 24)]:
+    drawn = [cells[n] for n in random.choice(len(cells), 24)]
+    for (i, j), pixel in zip(drawn, tab.pixels(drawn)):
         known = j in known_by(weights[i], visible[i], 4)
         value = weights[i, j] if known else tile_mean(weights, visible, i, j, 8)
         expected = colour(np.sqrt(value))
         if known or (i % 8 in (1, 2, 3) and j % 8 in (1, 2, 3)):  # off the outline and the corner
-            assert np.abs(tab.pixel(i, j) - expected).max() <= (4 if known else 8), (i, j, known)
-    drawn = {j for j in known_by(weights[q1 - 1], visible[q1 - 1], 4) if k0 <= j < k1}
-    for j in drawn:
+            assert np.abs(pixel - expected).max() <= (4 if known else 8), (i, j, known)
+    last = {j for j in known_by(weights[q1 - 1], visible[q1 - 1], 4) if k0 <= j < k1}
+    for j in last:
         assert np.abs(tab.pixel(q1 - 1, j) - colour(np.sqrt(weights[q1 - 1, j]))).max() <= 4
 
 
@@ -274,6 +275,7 @@ GOES = [
     ("k9", {"cell": None, "chosen": [9], "reverse": True}),
     ("w17", {"chosen": [17], "reverse": False}),
     ("w2w2", {}), ("w22w23", {"chosen": [22]}),
+    ("L2", {"layer": 2, "head": 1, "chosen": [22]}), ("h3", {"layer": 2, "head": 3}), ("l1 20 6", {"layer": 1, "head": 3, "cell": [20, 6]}),
 ]
 
 
@@ -286,7 +288,7 @@ def test_the_field_goes_where_it_is_told(show):
         state = tab.drawn().evaluate("() => ({ ...attend.state })")
         assert {name: state[name] for name in expected or before} == (expected or before), text
         assert bool(tab.text(".goto-box")) == (not expected)
-    for text, words in (("9.0", "no layer 9"), ("0.9", "no head 9"), ("44 1", "no query 44"), ("k40", "no key 40")):
+    for text, words in (("9.0", "no layer 9"), ("0.9", "no head 9"), ("L9", "no layer 9"), ("h9", "no head 9"), ("44 1", "no query 44"), ("k40", "no key 40")):
         tab.tab.fill("input.goto", text)
         tab.tab.press("input.goto", "Enter")
         assert words in tab.text(".goto-words")
