@@ -287,6 +287,7 @@ export class Grid {
       button.classList.add("broken");
       button.title = error.message;
     }
+    button.dataset.drawn = "";  // for whoever looks at the page with a program
   }
 
   // Draws all cards again: after a change of colours. Those in sight at once, others when they are.

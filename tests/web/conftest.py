@@ -20,7 +20,8 @@ def browser():
         browser.close()
 
 
-# The map is whole, the answers are there, and two frames later it still is; or there is none.
+# The map is whole, the answers are there, and two frames later it still is; or there is none. And the
+# cards in sight have their pictures.
 DRAWN = """async () => {
   const end = performance.now() + 600e3;   // for what hangs; the machine may be busy
   const frame = () => new Promise((done) => requestAnimationFrame(done));
@@ -35,6 +36,19 @@ DRAWN = """async () => {
   await frame();
   await frame();
   await whole();
+  const seen = await new Promise((done) => {
+    const observer = new IntersectionObserver((entries) => {
+      observer.disconnect();
+      done(entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target));
+    });
+    const bare = document.querySelectorAll(".thumb:not([data-drawn])");
+    for (const card of bare) observer.observe(card);
+    if (bare.length === 0) done([]);
+  });
+  while (seen.some((card) => card.isConnected && card.dataset.drawn === undefined)) {
+    if (performance.now() > end) throw new Error("a card has no picture");
+    await frame();
+  }
 }"""
 
 
