@@ -237,8 +237,9 @@ def test_only_an_exception_of_a_transfers_hints_is_swallowed(method, kind, raise
 
     box = type("Box", (Boxes,), {"transfer": lambda self, send, receive: arriving(self.boxes[self.rank], 1, receive)})
     arriving = type("Late", (Arriving,), {method: fail})
+    asked = (method, kind) == ("moves", Gone)   # before the time is up: a busy machine may need more than it
     with pytest.raises(raised):
-        distributed.attention(Q, K, V, group=box(0, [[{}, {}], [{}, {}]]), timeout=0.1)
+        distributed.attention(Q, K, V, group=box(0, [[{}, {}], [{}, {}]]), timeout=60 if asked else 0.1)
 
 
 def test_threads_that_cannot_be_started_are_told_and_nobody_waits_for_them(monkeypatch):
