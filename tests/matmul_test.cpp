@@ -192,8 +192,8 @@ void for_each_row(Use use) {
 // Gradients of weights: a short depth and a's rows side by side; c of 16 bits is made on the way.
 TEST(Matmul, gradients_of_weights_have_the_defined_bits) {
   for_each_row([](Context& context, DType type) {
-    for (const std::int64_t k : {1, 2, 20, 256, 257, 600}) {
-      const std::int64_t m = k < 256 ? 200 : 97, n = k < 256 ? 530 : 67;
+    for (const std::int64_t k : {1, 20, 256, 300}) {
+      const std::int64_t m = k < 256 ? 200 : 97, n = k < 256 ? 290 : 35;
       const Tensor dy = numbers({k, m}, type, 1), x = numbers({k, n}, type, 2);
       Tensor wide = numbers({m, n + 5}, type, 3);
       const Tensor before = wide;
@@ -253,11 +253,12 @@ TEST(Matmul, what_is_not_finite_in_b_stays_in_its_column) {
       }
     });
     const Tensor turned = Tensor::copy_of(broken.view().permute({1, 0}));
+    const ConstTensorView as_rows = broken, as_columns = turned.view().permute({1, 0});
     for (const std::int64_t m : {1, 2, 3, 20, 60, 250}) {
       const Tensor a = numbers({m, k}, type, 1), expected = product(a, b, {}, context);
       const Tensor across = Tensor::copy_of(a.view().permute({1, 0}));
       for (const ConstTensorView& of_a : {a.view(), across.view().permute({1, 0})})
-        for (const ConstTensorView& of_b : {broken.view(), turned.view().permute({1, 0})}) {
+        for (const ConstTensorView& of_b : {as_rows, as_columns}) {
           const Tensor c = product(of_a, of_b, {}, context);
           for (std::int64_t j = 0; j < n; ++j) {
             if (j != 7 && j != 33 && j != 79) {
