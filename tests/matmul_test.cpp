@@ -175,6 +175,106 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
   EXPECT_EQ(ran, 2 + instruction_sets + of_16_bits);
 }
 
+// Calls use() with every row of this machine, forced, and each type that it takes.
+template <class Use>
+void for_each_row(Use use) {
+  for (const Kernel<Product>* kernel : kernel_table<Product>()) {
+    Context context({.kernels = "product:" + std::string(kernel->name)});
+    SCOPED_TRACE(kernel->name);
+    for (const DType type : kFloatTypes) {
+      const ProductProblem problem{.device = {}, .type = type, .bias = true};
+      if (why_not(*kernel, problem, features_of(problem), this_machine()).empty())
+        use(context, type);
+    }
+  }
+}
+
+// Gradients of weights: a short depth and a's rows side by side; c of 16 bits is made on the way.
+TEST(Matmul, gradients_of_weights_have_the_defined_bits) {
+  for_each_row([](Context& context, DType type) {
+    for (const std::int64_t k : {1, 20, 256, 300}) {
+      const std::int64_t m = k < 256 ? 200 : 97, n = k < 256 ? 290 : 35;
+      const Tensor dy = numbers({k, m}, type, 1), x = numbers({k, n}, type, 2);
+      Tensor wide = numbers({m, n + 5}, type, 3);
+      const Tensor before = wide;
+      const TensorView c = wide.view().slice(1, 3, 3 + n);
+      matmul(dy.view().permute({1, 0}), x, {}, c, context);
+      expect_defined(dy.view().permute({1, 0}), x, {}, c, context);
+      for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>(0, 3), {3 + n, 5 + n}})
+        ASSERT_EQ(difference(wide.view().slice(1, begin, end), before.view().slice(1, begin, end)),
+                  "")
+            << k;
+    }
+  });
+}
+
+// A caller of a row's functions may ask for more columns of a c of 16 bits than tasks have.
+TEST(Matmul, a_wide_range_of_a_c_of_16_bits) {
+  for (const Kernel<Product>* kernel : kernel_table<Product>()) {
+    const ProductProblem problem{.device = {}, .type = DType::f32};
+    if (!why_not(*kernel, problem, features_of(problem), this_machine()).empty()) continue;
+    for (const std::int64_t k : {0, 5, 300}) {
+      const std::int64_t m = 110, n = 601;
+      const Tensor a = numbers({k, m}, DType::f32, 1), b = numbers({k, n}, DType::bf16, 2);
+      Tensor c({m, n}), rounded = numbers({m, n}, DType::bf16, 3), expected({m, n}, DType::bf16);
+      Matrices<float> p{.m = m, .n = n, .k = k};
+      p.a = a.data<float>();
+      p.a_row = 1, p.a_depth = m;
+      p.b_type = DType::bf16, p.narrow = b.data<bf16>();
+      p.b_depth = n, p.b_column = 1;
+      p.c = c.data<float>();
+      p.c_row = n;
+      kernel->f32.run(p, {0, m, 0, n});
+      p.c = nullptr;
+      p.c_type = DType::bf16, p.narrow_c = rounded.data<bf16>();
+      kernel->f32.run(p, {0, m, 0, n});
+      for (std::int64_t x = 0; x < m * n; ++x) expected.data<bf16>()[x] = bf16(c.data<float>()[x]);
+      ASSERT_EQ(difference(rounded, expected), "") << kernel->name << " " << k;
+    }
+  }
+}
+
+// NaN, of any payload, and infinities of b, wherever rows are few or many, along or across.
+TEST(Matmul, what_is_not_finite_in_b_stays_in_its_column) {
+  for_each_row([](Context& context, DType type) {
+    const std::int64_t k = 300, n = 80;
+    const Tensor b = numbers({k, n}, type, 2);
+    Tensor broken = b;
+    with_type(type, [&]<class T>(T) {
+      if constexpr (sizeof(T) == 2) {
+        constexpr std::uint16_t kInfinity = std::is_same_v<T, bf16> ? 0x7F80 : 0x7C00;
+        broken.data<T>()[0 * n + 7].bits = kInfinity;
+        broken.data<T>()[299 * n + 79].bits = kInfinity | 0x8001;  // a signalling NaN
+        broken.data<T>()[256 * n + 33].bits = kInfinity | 0x0020;
+      } else {
+        broken.data<T>()[0 * n + 7] = std::numeric_limits<T>::infinity();
+        broken.data<T>()[299 * n + 79] = std::numeric_limits<T>::signaling_NaN();
+        broken.data<T>()[256 * n + 33] = std::numeric_limits<T>::quiet_NaN();
+      }
+    });
+    const Tensor turned = Tensor::copy_of(broken.view().permute({1, 0}));
+    const ConstTensorView as_rows = broken, as_columns = turned.view().permute({1, 0});
+    for (const std::int64_t m : {1, 2, 3, 20, 60, 250}) {
+      const Tensor a = numbers({m, k}, type, 1), expected = product(a, b, {}, context);
+      const Tensor across = Tensor::copy_of(a.view().permute({1, 0}));
+      for (const ConstTensorView& of_a : {a.view(), across.view().permute({1, 0})})
+        for (const ConstTensorView& of_b : {as_rows, as_columns}) {
+          const Tensor c = product(of_a, of_b, {}, context);
+          for (std::int64_t j = 0; j < n; ++j) {
+            if (j != 7 && j != 33 && j != 79) {
+              ASSERT_EQ(difference(c.view().slice(1, j, j + 1), expected.view().slice(1, j, j + 1)),
+                        "")
+                  << m << " " << j;
+            } else {
+              for (std::int64_t i = 0; i < m; ++i)
+                ASSERT_FALSE(std::isfinite(value(c, {i, j}))) << m << " " << j;
+            }
+          }
+        }
+    }
+  });
+}
+
 // What is done at the end has the bits of the same thing done after the product: on one thread and
 // several, with c where it is wanted, of 16 bits, or a part of something wider.
 TEST(Matmul, an_end_is_the_same_as_what_comes_after) {
@@ -295,13 +395,19 @@ TEST(Matmul, larger_than_a_panel) {
 }
 
 TEST(Matmul, an_empty_sum_is_the_bias) {
-  const Tensor a({3, 0}), b({0, 4}), bias = numbers({4}, DType::f32, 1);
-  Tensor c = numbers({3, 4}, DType::f32, 2);
-  matmul(a, b, bias, c, default_context());
-  for (std::int64_t i = 0; i < 3; ++i)
-    for (std::int64_t j = 0; j < 4; ++j) EXPECT_EQ(c.at<float>({i, j}), bias.at<float>({j}));
-  matmul(a, b, {}, c, default_context());
-  EXPECT_EQ(difference(c, Tensor({3, 4})), "");
+  for_each_row([](Context& context, DType type) {
+    for (const std::int64_t m : {1, 3, 100})
+      for (const bool across : {false, true}) {
+        const Tensor rows({m, 0}, type), columns({0, m}, type), b({0, 4}, type),
+            bias = numbers({4}, type, 1);
+        const ConstTensorView a = across ? columns.view().permute({1, 0}) : rows.view();
+        Tensor c = numbers({m, 4}, type, 2);
+        matmul(a, b, bias, c, context);
+        ASSERT_EQ(difference(c, bias.view().broadcast_to({m, 4})), "");
+        matmul(a, b, {}, c, context);
+        ASSERT_EQ(difference(c, Tensor({m, 4}, type)), "");
+      }
+  });
 }
 
 TEST(Matmul, nothing_is_made_of_nothing) {
@@ -393,16 +499,18 @@ TEST(Matmul, threads_change_no_bit) {
 
 // What is packed of a b serves all products of the list that have the same b, and no other.
 TEST(Matmul, several_at_once_have_the_bits_of_each_alone) {
-  const Tensor a = numbers({300, 70}, DType::f32, 1), more = numbers({300, 70}, DType::f32, 2),
-               b = numbers({70, 90}, DType::f32, 3), other = numbers({70, 90}, DType::f32, 4);
-  Tensor c[] = {Tensor({300, 90}), Tensor({300, 90}), Tensor({300, 90})};
-  const Multiplication list[] = {{.a = a, .b = b, .row_bias = {}, .c = c[0]},
-                                 {.a = more, .b = b, .row_bias = {}, .c = c[1]},
-                                 {.a = a, .b = other, .row_bias = {}, .c = c[2]}};
-  matmul(list, default_context());
-  EXPECT_EQ(difference(c[0], product(a, b)), "");
-  EXPECT_EQ(difference(c[1], product(more, b)), "");
-  EXPECT_EQ(difference(c[2], product(a, other)), "");
+  for_each_row([](Context& context, DType type) {
+    const Tensor a = numbers({300, 70}, type, 1), more = numbers({300, 70}, type, 2),
+                 b = numbers({70, 90}, type, 3), other = numbers({70, 90}, type, 4);
+    Tensor c[] = {Tensor({300, 90}, type), Tensor({300, 90}, type), Tensor({300, 90}, type)};
+    const Multiplication list[] = {{.a = a, .b = b, .row_bias = {}, .c = c[0]},
+                                   {.a = more, .b = b, .row_bias = {}, .c = c[1]},
+                                   {.a = a, .b = other, .row_bias = {}, .c = c[2]}};
+    matmul(list, context);
+    EXPECT_EQ(difference(c[0], product(a, b, {}, context)), "");
+    EXPECT_EQ(difference(c[1], product(more, b, {}, context)), "");
+    EXPECT_EQ(difference(c[2], product(a, other, {}, context)), "");
+  });
 }
 
 // One that is too large to be packed before is packed by the tasks.

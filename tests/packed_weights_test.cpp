@@ -50,7 +50,8 @@ TEST(PackedWeights, have_the_bits_of_weights_as_they_lie) {
     }
 }
 
-// Weights of 16 bits too, on machines that multiply nothing narrower than f32.
+// Weights of 16 bits too, on machines that multiply nothing narrower than f32; but not f16 where no
+// instruction widens it, whatever others the machine has.
 TEST(PackedWeights, take_the_bytes_of_their_type) {
   for (const Kernel<Product>* row : kernel_table<Product>()) {
     Context context({.kernels = "product:" + std::string(row->name)});
@@ -60,7 +61,8 @@ TEST(PackedWeights, take_the_bytes_of_their_type) {
       const std::int64_t in_parts = type == DType::f16 ? row->f16.parts : 1;
       const Tensor b = numbers({256, 128}, type, 1);  // whole panels of every row
       const PackedWeights made = packed(b, *row, context);
-      EXPECT_EQ(made.data.dtype(), type) << row->name;
+      const bool wider = type == DType::f16 && row->name == "cpu.generic.product";
+      EXPECT_EQ(made.data.dtype(), wider ? DType::f32 : type) << row->name;
       EXPECT_EQ(made.data.count(), b.count() * in_parts) << row->name;
     }
   }

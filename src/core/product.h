@@ -93,8 +93,8 @@ struct Matrices {
   const T* b = nullptr;
   std::int64_t b_depth = 0, b_column = 0;  // likewise
   const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
-  // Instead of both, a b of fewer bits than T, which is widened where it is multiplied: i8, or bf16
-  // and f16 where T is float. With the strides of b, or as pack_narrow() left it.
+  // Instead of both, a b of fewer bits than T, which is widened where it is multiplied or packed:
+  // i8, or bf16 and f16 where T is float. With the strides of b, or as pack_narrow() left it.
   DType b_type = dtype_of<T>();
   const void *narrow = nullptr, *packed_narrow = nullptr;
   const T* scales = nullptr;  // [n], of the columns, where b is i8
@@ -102,8 +102,13 @@ struct Matrices {
   T* c = nullptr;
   std::int64_t c_row = 0;  // columns lie side by side
   float* sums = nullptr;   // [m, n], for a kernel that has a longest_sum, where k is beyond it
+  // Instead of c, where T is float and a's rows lie side by side, one of bf16 or f16: sums are
+  // rounded to it once.
+  DType c_type = dtype_of<T>();
+  void* narrow_c = nullptr;
 
   bool is_narrow() const noexcept { return b_type != dtype_of<T>(); }
+  bool is_across() const noexcept { return a_depth != 1; }  // a's rows lie side by side
 };
 
 struct MatrixRange {
@@ -155,12 +160,13 @@ struct Kernel<Product> {
   Features takes;
   std::string (*declines)(const Problem&, const Machine&);
   std::string (*slower)(const Machine&) = nullptr;  // as in core/kernel.h
-  MatrixFunctions<float> f32{};  // for 16-bit tensors too: a is widened first, packed b on the way
+  MatrixFunctions<float> f32{};  // for 16-bit tensors too: a is widened first, b on the way
   MatrixFunctions<double> f64{};
   MatrixFunctions<attend::bf16> bf16{};  // if the row has them, for such tensors instead of f32's
   MatrixFunctions<attend::f16> f16{};    // likewise
   // Instead of all of them; as in core/kernel.h.
   Status (*launch)(const Problem&, const ProductCall&, Queue&) noexcept = nullptr;
+  bool widens_f16 = true;  // by an instruction; else packed weights of f16 are kept in f32
 
   template <class T>
   const MatrixFunctions<T>& of() const noexcept {

@@ -12,9 +12,13 @@
 // The weights of a layer are rows along the depth: packing transposes them in registers. That costs
 // as much as a dozen rows of a. So a layer keeps its weights packed where it knows that nobody else
 // can write them; else many rows share a b that is packed for all of them (layer/matmul.cpp), and
-// few read it as it lies (gemm_few.h). The same bits come out either way. Weights of 8 bits become
-// panels of b when they are wanted, or are read as they lie by few rows (gemm_narrow.h); and so do
-// packed ones of 16 bits.
+// few read it as it lies (gemm_few.h). The same bits come out either way. A b of 8 or 16 bits is
+// widened when panels are made of it; few rows read it as it lies (gemm_few.h), or was packed
+// (gemm_narrow.h).
+//
+// A c of 16 bits, of many elements for what is added up in each (gradients of weights: a short
+// depth, rows of a that lie across), is made of sums that stay close, and written once. In f32 in
+// between it would cost 8 bytes more to write and to read with each element, where b has 2.
 #pragma once
 
 #include "cpu/gemm_few.h"
@@ -25,11 +29,12 @@ namespace {
 
 // Panels of b, `apart` from each other: to[panel][x][n] = b[k + x][column + panel * kColumns + n];
 // zeros from `columns` on.
-template <class V, int kColumns, class Operand = OperandOf<V>>
-void pack_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
-                 std::int64_t columns, Operand* to, std::int64_t apart) noexcept {
+template <class V, int kColumns, class E, class Operand = OperandOf<V>>
+void pack_panels(const MatricesOf<V>& p, const E* b, std::int64_t k, std::int64_t depth,
+                 std::int64_t column, std::int64_t columns, Operand* to,
+                 std::int64_t apart) noexcept {
   static_assert(kMultipliesSums<V>, "other operands need a pack_panels() of their own");
-  const Operand* const from = p.b + k * p.b_depth + column * p.b_column;
+  const E* const from = b + k * p.b_depth + column * p.b_column;
   if (p.b_depth != 1)
     return steps_to_panels<V, kColumns>(from, p.b_depth, columns, depth, to, apart);
   for (std::int64_t n = 0; n < (columns + kColumns - 1) / kColumns * kColumns; n += V::kLanes) {
@@ -42,12 +47,24 @@ void pack_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, std
         unrolled<V::kLanes>(ATTEND_EACH(r) { square[r].store(panel + (x + r) * kColumns); });
       } else {
         for (int r = 0; r < V::kLanes; ++r)
-          square[r] = V::load_first(from + (n + r) * p.b_column + x, n + r < columns ? wide : 0);
+          square[r] =
+              load_first_elements<V>(from + (n + r) * p.b_column + x, n + r < columns ? wide : 0);
         transpose(square);
         for (int r = 0; r < wide; ++r) square[r].store(panel + (x + r) * kColumns);
       }
     }
   }
+}
+
+// The same of a b of any type, as it lies.
+template <class V, int kColumns>
+void pack_b(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
+            std::int64_t columns, OperandOf<V>* to, std::int64_t apart) noexcept {
+  with_b<V>(p, [&]<class E>(const E* b) {
+    if constexpr (std::is_same_v<E, OperandOf<V>> || HasHalves<V, E>)
+      pack_panels<V, kColumns>(p, b, k, depth, column, columns, to, apart);
+    else widen_panels<V, kColumns, E>(p, k, depth, column, columns, to, apart);
+  });
 }
 
 // The panels of b that a task reads, packed before or, a few at a time, when they are wanted: each
@@ -71,13 +88,13 @@ class PanelsOfB {
     if (k != k_ || column < column_ || column >= column_ + kTogether) {
       const std::int64_t depth = p_.k - k < kSumBlock ? p_.k - k : kSumBlock;
       const std::int64_t columns = end_ - column < kTogether ? end_ - column : kTogether;
-      if (!p_.is_narrow()) pack_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
+      if (p_.packed_narrow == nullptr)
+        pack_b<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
       else
         with_narrow<V>(p_.b_type, [&]<class E>(E) {
           if constexpr (HasHalves<V, E>)
-            if (p_.packed_narrow != nullptr)
-              return widen_lines<V, kColumns, E>(p_, k, depth, column, columns, panels_, kPanel);
-          widen_panels<V, kColumns, E>(p_, k, depth, column, columns, panels_, kPanel);
+            widen_lines<V, kColumns, E>(p_, k, depth, column, columns, panels_, kPanel);
+          else widen_panels<V, kColumns, E>(p_, k, depth, column, columns, panels_, kPanel);
         });
       k_ = k, column_ = column;
     }
@@ -121,10 +138,21 @@ void multiply(const RowsOfA<V>& a, std::int64_t rows, Operands<V> x,
   }
 }
 
+// The sums of some rows and one panel, in c or on their way there.
+template <class V>
+struct SumsOfC {
+  SumOf<V>* at;
+  std::int64_t row;
+};
+template <class V>
+SumsOfC<V> sums_in_c(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
+  return {p.c + range.row_begin * p.c_row + range.column_begin, p.c_row};
+}
+
 // Some rows of one panel of c: the block of the depth that begins at k, with b's panel of it.
 template <class V>
 void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
-               const RowsOfA<V>& a, const OperandOf<V>* b) noexcept {
+               const RowsOfA<V>& a, const OperandOf<V>* b, const SumsOfC<V>& c) noexcept {
   using Sum = SumOf<V>;
   constexpr int kColumns = kTileVectors<V> * V::kLanes;
   alignas(64) Sum bias[kColumns], scales[kColumns];
@@ -140,8 +168,8 @@ void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
                       .a_stride = 0,
                       .b = b,
                       .b_stride = kColumns,
-                      .c = p.c + range.row_begin * p.c_row + column,
-                      .c_stride = p.c_row,
+                      .c = c.at,
+                      .c_stride = c.row,
                       .depth = depth};
   const AddToC<V> finish{k == 0, add ? bias : nullptr, columns, scale ? scales : nullptr};
   if (columns > V::kLanes) multiply<V, kTileVectors<V>>(a, rows, x, finish);
@@ -149,7 +177,7 @@ void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
 }
 
 // Calls use(range) for ranges of at most so many rows and one panel of columns.
-template <int kColumns, class Use>
+template <std::int64_t kColumns, class Use>
 void for_panels(const MatrixRange& range, std::int64_t rows, Use use) noexcept {
   for (std::int64_t row = range.row_begin; row < range.row_end; row += rows)
     for (std::int64_t column = range.column_begin; column < range.column_end; column += kColumns)
@@ -157,15 +185,43 @@ void for_panels(const MatrixRange& range, std::int64_t rows, Use use) noexcept {
                       column + kColumns < range.column_end ? column + kColumns : range.column_end});
 }
 
+// Finished sums of a panel, rounded to a c of 16 bits.
+template <class V>
+[[gnu::noinline]] void round_panel(const MatricesOf<V>& p, const MatrixRange& panel,
+                                   const SumsOfC<V>& sums) noexcept {
+  const std::int64_t columns = panel.column_end - panel.column_begin;
+  const auto round = [&]<class E>(E) {
+    E* to = static_cast<E*>(p.narrow_c) + panel.row_begin * p.c_row + panel.column_begin;
+    const SumOf<V>* from = sums.at;
+    for (std::int64_t row = panel.row_begin; row < panel.row_end; ++row) {
+      for (std::int64_t n = 0; n < columns; n += V::kLanes)
+        store_elements(V::load(from + n), to + n, columns - n);
+      to += p.c_row;
+      from += sums.row;
+    }
+  };
+  if (p.c_type == DType::bf16) round(bf16{});
+  else round(f16{});
+}
+
+// Columns of a c of 16 bits whose sums are kept at a time: those of a task of the layers.
+template <class V>
+inline constexpr std::int64_t kKeptColumns = [] {
+  constexpr std::int64_t kColumns = kTileVectors<V> * V::kLanes;
+  return (264 + kColumns - 1) / kColumns * kColumns;
+}();
+
 // Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
 // a block of them serves all columns of the range. Where products by lane want panels, so are
-// others.
-template <class V>
+// others. kRounds: c is of 16 bits.
+template <class V, bool kRounds>
 [[gnu::noinline]] void run_across(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
   using Operand = OperandOf<V>;
-  constexpr std::int64_t kRows = kAcrossRows<Operand>,
+  constexpr std::int64_t kColumns = kTileVectors<V> * V::kLanes, kRows = kAcrossRows<Operand>,
                          kPanel = TilesOf<V>::kPanels ? kPanelRows<V> : kRows;
   alignas(64) Operand block[kSumBlock * kRows];
+  alignas(64) SumOf<V> kept[kRounds ? kRows * kKeptColumns<V> : 1];
+  const bool at_once = p.k <= kSumBlock;  // one panel's are done before the next one's begin
   PanelsOfB<V, TilesOf<V>::kPanelsOfB> b(p, range);
   const RowsOfA<V> brought{block, TilesOf<V>::kPanels ? Layout::panels : Layout::across, kPanel};
   for (std::int64_t row = range.row_begin; row < range.row_end; row += kRows) {
@@ -178,10 +234,18 @@ template <class V>
       if (p.a_depth != 1)
         steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
       else if constexpr (TilesOf<V>::kPanels) rows_to_panels<V>(from, p.a_row, rows, depth, block);
-      for_panels<kTileVectors<V> * V::kLanes>(
+      for_panels<kColumns>(
           {row, row + rows, range.column_begin, range.column_end}, rows,
           [&](const MatrixRange& panel) {
-            run_block<V>(p, panel, k, brought, b.at(k, panel.column_begin));
+            const std::int64_t column = panel.column_begin;
+            if constexpr (kRounds) {
+              const SumsOfC<V> sums{kept + (at_once ? 0 : (column - range.column_begin) * kRows),
+                                    kColumns};
+              run_block<V>(p, panel, k, brought, b.at(k, column), sums);
+              if (k + depth == p.k) round_panel<V>(p, panel, sums);
+            } else {
+              run_block<V>(p, panel, k, brought, b.at(k, column), sums_in_c<V>(p, panel));
+            }
           });
       k += depth;
     } while (k < p.k);
@@ -192,10 +256,15 @@ template <class V>
 // serves all rows.
 template <class V>
 void run_matrix(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
-  if (p.is_narrow() ? run_few_narrow<V>(p, range) : run_few<V>(p, range)) return;
+  if (run_few_narrow<V>(p, range) || run_few<V>(p, range)) return;
   const std::int64_t all = range.row_end - range.row_begin;
-  if (p.a_depth != 1 || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
-    return run_across<V>(p, range);
+  if constexpr (HasHalves<V, bf16>) {
+    if (p.narrow_c != nullptr)
+      return for_panels<kKeptColumns<V>>(
+          range, all, [&](const MatrixRange& part) { run_across<V, true>(p, part); });
+  }
+  if (p.is_across() || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
+    return run_across<V, false>(p, range);
   const std::int64_t some =
       p.packed != nullptr && all > 2 * kPanelRows<V> ? 2 * kPanelRows<V> : all;
   PanelsOfB<V, 1> b(p, range);
@@ -204,7 +273,7 @@ void run_matrix(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
     do {  // at least once: an empty sum is 0
       if (stops_at(range, k)) return;
       run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k, Layout::along, p.a_row},
-                   b.at(k, panel.column_begin));
+                   b.at(k, panel.column_begin), sums_in_c<V>(p, panel));
       k += kSumBlock;
     } while (k < p.k);
   });
@@ -215,9 +284,9 @@ template <class V>
 void pack_matrix(const MatricesOf<V>& p, const RangeOfB& range, OperandOf<V>* packed) noexcept {
   constexpr std::int64_t kColumns = kTileVectors<V> * V::kLanes, kSteps = 64;
   for (std::int64_t k = range.k_begin; k < range.k_end; k += kSteps)
-    pack_panels<V, kColumns>(p, k, range.k_end - k < kSteps ? range.k_end - k : kSteps,
-                             range.column_begin, range.column_end - range.column_begin,
-                             packed + range.column_begin * p.k + k * kColumns, p.k * kColumns);
+    pack_b<V, kColumns>(p, k, range.k_end - k < kSteps ? range.k_end - k : kSteps,
+                        range.column_begin, range.column_end - range.column_begin,
+                        packed + range.column_begin * p.k + k * kColumns, p.k * kColumns);
 }
 
 template <class V>

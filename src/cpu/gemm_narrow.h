@@ -1,5 +1,5 @@
 // Products with a b of fewer bits than what is multiplied: weights of 8 bits, with scales
-// (core/product.h: c = (a b) * scales + bias), and packed weights of bf16 and f16, without.
+// (core/product.h: c = (a b) * scales + bias), and weights of bf16 and f16, without.
 //
 //                      b: [depth][64 columns]       up to 96 rows: a line or two of the cache
 //            k         +------------------------+   with each step, widened in registers where
@@ -10,14 +10,18 @@
 //                      +------------------------+   more rows: a panel of b is widened once
 //                                                   (gemm.h), then multiplied as any other
 //
+// That is how packed weights lie. Those that are not are widened when their panels are made
+// (gemm.h), or by few rows: where their columns lie side by side they are read as packed ones are,
+// else a few columns at a time are widened close by (gemm_few.h).
+//
 // Numbers of 8 or 16 bits are exact in float, so the sums are those of gemm.h, to the bit, and each
 // is multiplied by its scale once, if there is one. What a step of one row costs (AVX-512), for 64
 // weights, besides 4 multiply-adds: of 8 bits 4 loads that widen and 4 conversions, of bf16, which
 // lie in pairs (vec.h), 2 loads and 4 instructions, of f16 4 loads that convert.
 #pragma once
 
-#include "cpu/elements.h"
 #include "cpu/gemm_sums.h"
+#include "cpu/pack.h"
 
 namespace attend {
 namespace {
@@ -34,16 +38,6 @@ inline constexpr std::int64_t kFewNarrowRows = V::kByLane ? 8 : 96;
 // Tiles that read a part of each line ask for it so many steps before: the hardware does not guess
 // what comes (eight rows of 4096 x 4096 took 1.6 times as long).
 inline constexpr std::int64_t kLinesAhead = 32;
-
-// Calls use(E{}) with the type of b.
-template <class V, class Use>
-ATTEND_INLINE auto with_narrow(DType type, Use use) {
-  if constexpr (HasHalves<V, bf16>) {
-    if (type == DType::bf16) return use(bf16{});
-    if (type == DType::f16) return use(f16{});
-  }
-  return use(std::int8_t{});
-}
 
 // The packed numbers of step k for the 64 columns from a multiple of 64 on; those of others are
 // found by place_of().
@@ -87,7 +81,7 @@ void pack_narrow(const MatricesOf<V>& p, const RangeOfB& range, void* to) noexce
 }
 
 // Panels of b as pack_panels() makes them: to[panel][x][n], `apart` from each other, zeros from
-// `columns` on.
+// `columns` on. One by one: for vectors that have no numbers of type E.
 template <class V, int kColumns, class E>
 void widen_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
                   std::int64_t columns, SumOf<V>* to, std::int64_t apart) noexcept {
@@ -136,8 +130,16 @@ void widen_lines(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, std
 
 constexpr int fewer(int a, int b) { return a < b ? a : b; }
 
-// kRows rows of a times kVectors vectors of columns, a step with each line of b.
-template <class V, class E, int kRows, int kVectors>
+// Vectors of b: from a line, or as they lie.
+template <bool kPacked, class V, class E, int kCount>
+ATTEND_INLINE void load_weights(const E* from, V (&to)[kCount]) {
+  if constexpr (kPacked) load_narrow(from, to);
+  else unrolled<kCount>(ATTEND_EACH(n) { to[n] = V::widened(from + n * V::kLanes); });
+}
+
+// kRows rows of a times kVectors vectors of columns, a step with each line of b, or a row of it
+// that is not packed.
+template <class V, class E, int kRows, int kVectors, bool kPacked = true>
 [[gnu::noinline]] void tile_of_narrow(const Operands<V>& x, const E* b,
                                       const AddToC<V>& finish) noexcept {
   V sum[kRows][kVectors];
@@ -145,7 +147,7 @@ template <class V, class E, int kRows, int kVectors>
   constexpr int kTogether = fewer(kVectors, 4);  // beside the sums there are few registers
   static_assert(kVectors % kTogether == 0);
   if constexpr (kRows > 4) {  // elements as steps() of product.h has them
-    static_assert(kVectors == kTogether);
+    static_assert(kPacked && kVectors == kTogether);
     Elements<true, 1, kRows, SumOf<V>> a(x.a, x.a_stride);
     for (std::int64_t left = x.depth; left > 0; --left, a.advance(1), b += kNarrowColumns) {
       V weights[kVectors];
@@ -159,13 +161,15 @@ template <class V, class E, int kRows, int kVectors>
     }
   } else {
     const SumOf<V>* a = x.a;
-    for (std::int64_t left = x.depth; left > 0; --left, ++a, b += kNarrowColumns) {
+    const std::int64_t next = kPacked ? kNarrowColumns : x.b_stride;
+    for (std::int64_t left = x.depth; left > 0; --left, ++a, b += next) {
       V element[kRows];
+      if constexpr (!kPacked) prefetch(b + kStepsAhead * next);
       unrolled<kRows>(ATTEND_EACH(r) { element[r] = V::set(a[r * x.a_stride]); });
       unrolled<kVectors / kTogether>(ATTEND_EACH(part) {
         constexpr int kFirst = part * kTogether;
         V weights[kTogether];
-        load_narrow(b + kFirst * V::kLanes, weights);
+        load_weights<kPacked>(b + kFirst * V::kLanes, weights);
         unrolled<kRows>(ATTEND_EACH(r) {
           unrolled<kTogether>(ATTEND_EACH(n) {
             sum[r][kFirst + n] = fma(element[r], weights[n], sum[r][kFirst + n]);

@@ -1,7 +1,9 @@
-// Where the sums of a product of whole matrices go (gemm.h, gemm_few.h).
+// What the products of whole matrices share (gemm.h, gemm_few.h, gemm_narrow.h): of which type b
+// is, and where the sums go.
 #pragma once
 
 #include "core/product.h"
+#include "cpu/elements.h"
 #include "cpu/product.h"
 
 namespace attend {
@@ -10,6 +12,23 @@ namespace {
 // What the tiles of V multiply; c is made of their sums.
 template <class V>
 using MatricesOf = Matrices<OperandOf<V>>;
+
+// Calls use(E{}) with the type of a b of fewer bits than V's.
+template <class V, class Use>
+ATTEND_INLINE auto with_narrow(DType type, Use use) {
+  if constexpr (HasHalves<V, bf16>) {
+    if (type == DType::bf16) return use(bf16{});
+    if (type == DType::f16) return use(f16{});
+  }
+  return use(std::int8_t{});
+}
+
+// Calls use(b) with a b that is not packed, in its type.
+template <class V, class Use>
+ATTEND_INLINE auto with_b(const MatricesOf<V>& p, Use use) {
+  if (!p.is_narrow()) return use(p.b);
+  return with_narrow<V>(p.b_type, [&]<class E>(E) { return use(static_cast<const E*>(p.narrow)); });
+}
 
 // The sums of a tile go to c: stored or, after the first block of the depth, added; with the bias
 // after the last one: before it the scales of the columns, if b has them. `columns` of c are there.

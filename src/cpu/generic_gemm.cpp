@@ -13,6 +13,7 @@ extern constinit const Kernel<Product> kGenericProduct{
     .declines = declines_generic<ProductProblem>,
     .f32 = kMatrixFunctions<F32>,
     .f64 = kMatrixFunctions<F64>,
+    .widens_f16 = false,
 };
 
 }  // namespace attend

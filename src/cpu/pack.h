@@ -114,8 +114,9 @@ const T* rows_to_panels(const T* rows, std::int64_t stride, std::int64_t count, 
 
 // Rows that lie side by side, a step `stride` from the next, in panels of kPanel rows, `apart` from
 // each other: to[panel][x][n] = steps[x][panel * kPanel + n]; the last one is filled with zeros.
-template <class V, std::int64_t kPanel, class T = OperandOf<V>>
-void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, std::int64_t length,
+// Numbers of fewer bits are widened.
+template <class V, std::int64_t kPanel, class E, class T = OperandOf<V>>
+void steps_to_panels(const E* steps, std::int64_t stride, std::int64_t count, std::int64_t length,
                      T* to, std::int64_t apart) noexcept {
   static_assert(kMultipliesSums<V>, "other operands need a steps_to_panels() of their own");
   for (std::int64_t x = 0; x < length; ++x, steps += stride, to += kPanel) {
@@ -124,8 +125,8 @@ void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, st
       unrolled<kPanel / V::kLanes>(ATTEND_EACH(part) {
         const std::int64_t at = n + part * V::kLanes, left = count - at;
         prefetch(steps + kStepsAhead * stride + at);
-        const V some = left >= V::kLanes ? V::load(steps + at)
-                                         : V::load_first(steps + at, left < 0 ? 0 : left);
+        const V some = left >= V::kLanes ? load_elements<V>(steps + at)
+                                         : load_first_elements<V>(steps + at, left < 0 ? 0 : left);
         some.store(panel + part * V::kLanes);
       });
   }

@@ -1,13 +1,13 @@
 // Products of matrices: views become what a kernel reads, and tasks are handed to threads. A kernel
-// takes f32 and f64, some bf16 and f16, with one of a matrix's two strides being 1; everything else
-// is copied first. On a device each product is launched as it is.
+// takes f32 and f64, some bf16 and f16, with one of a matrix's two strides being 1; b also of fewer
+// bits, and c where a's rows lie side by side. Everything else is copied. On a device each product
+// is launched as it is.
 #include "layer/matmul.h"
 
 #include "api/context.h"
 #include "api/launch.h"
 #include "api/lease.h"
 #include "core/interruption.h"
-#include "core/machine.h"
 #include "layer/elementwise.h"
 
 #include <algorithm>
@@ -54,27 +54,30 @@ std::int64_t room_for(std::int64_t elements) {
   return (elements + kAligned - 1) / kAligned * kAligned;
 }
 
-// A matrix with strides that the kernels take, or that it has when copy() has been called. A copy
-// lies as the matrix does where its rows, or its columns, are side by side: such runs are converted
-// by vectors.
+// A matrix with strides that the kernels take, or that it has when copy() has been called; of type
+// T then, or, if they may be read as they are, of fewer bits. A copy lies as the matrix does where
+// its rows, or its columns, are side by side: such runs are converted by vectors.
 template <class T>
 struct Operand {
-  explicit Operand(const ConstTensorView& x) : of(x) {
+  enum class Narrow { copied, as_it_is };
+  explicit Operand(const ConstTensorView& x, Narrow narrow = Narrow::copied) : of(x) {
     if (!x) return;
-    data = static_cast<const T*>(x.data());
+    data = x.data();
+    type = x.dtype();
     row = x.strides()[0];
     column = x.rank() == 2 ? x.strides()[1] : 0;
     const std::int64_t rows = x.size(0), columns = x.rank() == 2 ? x.size(1) : 1;
     // A dimension of size 1 may have any stride.
     if (rows == 1 && column != 1) row = 1;
     if (x.rank() == 2 && columns == 1 && row != 1) column = 1;
-    if (x.dtype() == dtype_of<T>() && (row == 1 || column == 1)) return;
+    if ((type == dtype_of<T>() || narrow == Narrow::as_it_is) && (row == 1 || column == 1)) return;
+    type = dtype_of<T>();
     room = room_for<T>(x.count());
     const bool down = columns == 1 || (rows > 1 && row == 1 && column != 1);
     run = down ? rows : columns;
     runs = down ? columns : rows;
     next = down ? std::exchange(row, 1) : std::exchange(column, 1);
-    next_run = down ? std::exchange(column, columns == 1 ? 1 : run) : std::exchange(row, run);
+    next_run = down ? std::exchange(column, column == 1 ? 1 : run) : std::exchange(row, run);
   }
 
   // Takes `room` elements from the memory that begins there.
@@ -86,8 +89,12 @@ struct Operand {
     data = std::exchange(memory, memory + room);
   }
 
+  const T* numbers() const { return type == dtype_of<T>() ? static_cast<const T*>(data) : nullptr; }
+  const void* narrow() const { return type == dtype_of<T>() ? nullptr : data; }
+
   ConstTensorView of;
-  const T* data = nullptr;
+  const void* data = nullptr;
+  DType type = dtype_of<T>();
   std::int64_t row = 0, column = 0;  // strides
   std::int64_t room = 0;             // elements of a copy; 0: none is needed
 
@@ -135,26 +142,24 @@ class Prepared {
  public:
   Prepared(const Multiplication& x, const Kernel<Product>& row, const Where& where)
       : row_(row.of<T>()), end_(x, where), a_(x.a),
-        b_(x.packed != nullptr || x.scales ? ConstTensorView() : x.b), bias_(x.row_bias),
-        scales_(x.scales), c_(x.c), numbers_(x.c.dtype(), where),
-        direct_(c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || c_.size(1) == 1)),
-        product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
+        b_(x.packed != nullptr ? ConstTensorView() : x.b, Operand<T>::Narrow::as_it_is),
+        bias_(x.row_bias), scales_(x.scales), c_(x.c),
+        numbers_(x.c.dtype(), where), product_{
+                                          .m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     product_.a_row = a_.row;
     product_.a_depth = a_.column;
     product_.b_depth = b_.row;
     product_.b_column = b_.column;
-    if (x.scales) {
-      product_.b_type = x.b.dtype();
-      product_.narrow = x.b.data();
-      product_.b_depth = x.b.strides()[0];
-      product_.b_column = x.b.strides()[1];
-    }
+    product_.b_type = b_.type;
     if (x.packed != nullptr) {
       const ConstTensorView packed = x.packed->data;
       product_.b_type = packed.dtype();
       if (product_.is_narrow()) product_.packed_narrow = packed.data();
       else product_.packed = static_cast<const T*>(packed.data());
     }
+    direct_ = (c_.dtype() == dtype_of<T>() || product_.is_across()) &&
+              (c_.strides()[1] == 1 || c_.size(1) == 1);
+    if (direct_) product_.c_type = c_.dtype();
     product_.c_row = direct_ ? c_.strides()[0] : product_.n;
   }
   const Matrices<T>& product() const { return product_; }
@@ -169,12 +174,14 @@ class Prepared {
     b_.copy(memory, where);
     bias_.copy(memory, where);
     scales_.copy(memory, where);
-    product_.a = a_.data;
-    product_.b = b_.data;
-    product_.bias = bias_.data;
-    product_.scales = scales_.data;
-    product_.c = direct_ ? static_cast<T*>(c_.data())
-                         : std::exchange(memory, memory + room_for<T>(c_.count()));
+    product_.a = a_.numbers();
+    product_.b = b_.numbers();
+    product_.narrow = b_.narrow();
+    product_.bias = bias_.numbers();
+    product_.scales = scales_.numbers();
+    if (!direct_) product_.c = std::exchange(memory, memory + room_for<T>(c_.count()));
+    else if (product_.c_type == dtype_of<T>()) product_.c = static_cast<T*>(c_.data());
+    else product_.narrow_c = c_.data();
     if (sums_room() > 0)
       product_.sums = reinterpret_cast<float*>(std::exchange(memory, memory + sums_room()));
   }
@@ -186,13 +193,14 @@ class Prepared {
   void make_room(std::int64_t task_rows, std::span<const Prepared> before, const Where& where) {
     const Matrices<T>& p = product_;
     const std::int64_t size = row_.packed_size(p.n, p.k);
-    if (p.packed != nullptr || p.is_narrow() || p.m <= std::min(task_rows, row_.rows) ||
-        !may_be_packed(p, row_))
+    if (p.packed != nullptr || p.packed_narrow != nullptr ||
+        p.m <= std::min(task_rows, row_.rows) || !may_be_packed(p, row_))
       return;
     for (const Prepared& other : before)
       if (const Matrices<T>& q = other.product_;
-          other.packed_ && &other.row_ == &row_ && q.b == p.b && q.b_depth == p.b_depth &&
-          q.b_column == p.b_column && q.n == p.n && q.k == p.k) {
+          other.packed_ && &other.row_ == &row_ && q.b == p.b && q.narrow == p.narrow &&
+          q.b_type == p.b_type && q.b_depth == p.b_depth && q.b_column == p.b_column &&
+          q.n == p.n && q.k == p.k) {
         room_ = other.room_;
         return;
       }
@@ -216,7 +224,7 @@ class Prepared {
         room_);
   }
   void use_packed() {
-    if (room_ != nullptr) product_.packed = room_;
+    if (room_ != nullptr) product_.packed = room_, product_.b_type = dtype_of<T>();
   }
 
   // A part of c whose sums are done: to where it is wanted, and what comes at the end.
@@ -244,7 +252,7 @@ class Prepared {
   Operand<T> a_, b_, bias_, scales_;
   const TensorView& c_;
   Numbers<T> numbers_;
-  bool direct_;  // the kernel writes c itself
+  bool direct_ = false;  // the kernel writes c itself
   Matrices<T> product_;
   std::optional<Lease> packed_;
   T* room_ = nullptr;                      // for b, packed: here, or of a product before
@@ -262,19 +270,20 @@ struct Division {
   template <class T>
   Division(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
     const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
-    const std::int64_t most = p.a_depth == 1 ? kCosts<T>.task_rows : kAcrossRows<T>;
-    const std::int64_t panel = p.is_narrow() ? kNarrowColumns : kernel.columns;
+    const std::int64_t most = p.is_across() ? kAcrossRows<T> : kCosts<T>.task_rows;
+    const bool packed_narrow = p.packed_narrow != nullptr;
+    const std::int64_t panel = packed_narrow ? kNarrowColumns : kernel.columns;
     const std::int64_t panels = parts(p.n, panel);
     down = parts(p.m, most);
     across = parts(panels, std::max<std::int64_t>(kTaskColumns / panel, 1));
-    if (p.packed != nullptr || p.is_narrow() ||
+    if (p.packed != nullptr || packed_narrow ||
         (p.m > std::min(most, kernel.rows) && may_be_packed(p, kernel)))
       down = std::max(down, std::min(parts(wanted, across), p.m / kRowsAtLeast));
     rows =
         std::min(p.m, parts(parts(p.m, down), kCosts<T>.rows_together) * kCosts<T>.rows_together);
     down = parts(p.m, rows);
-    const std::int64_t narrow = p.a_depth == 1 ? 1 : 4;  // panels: each task brings its rows of a
-    across = std::max(across, std::min(parts(wanted, down), parts(panels, narrow)));
+    const std::int64_t few = p.is_across() ? 4 : 1;  // panels: each task brings its rows of a
+    across = std::max(across, std::min(parts(wanted, down), parts(panels, few)));
     columns = parts(panels, across) * panel;
     across = parts(p.n, columns);
   }
@@ -352,9 +361,8 @@ auto with_numbers(DType type, Use use) {
 }  // namespace
 
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where) {
-  const Machine machine = this_machine();
   // Without an instruction that widens f16, products with it would take three times as long.
-  const bool widens = b.dtype() != DType::f16 || machine.avx2 || machine.neon;
+  const bool widens = b.dtype() != DType::f16 || row.widens_f16;
   if (widens && row.multiplies(b.dtype()) != b.dtype()) {  // in the same order for every type of a
     const Matrices<float> product{.n = b.size(1),
                                   .k = b.size(0),
@@ -374,7 +382,7 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const
     from.copy(memory, where);
     const Matrices<T> product{.n = b.size(1),
                               .k = b.size(0),
-                              .b = from.data,
+                              .b = from.numbers(),
                               .b_depth = from.row,
                               .b_column = from.column};
     Tensor made =

@@ -16,9 +16,9 @@ struct PackedWeights;
 //   c [m, n] = a [m, k] b [k, n] + row_bias [n]        (the bias may be none)
 //
 // Any strides: x W^T, dy W and dy^T x are this function with permuted views. All of one
-// floating-point type, but b may be i8 with scales: c = (a b) * scales + row_bias. Sums are f32,
-// for f64 tensors f64; 16-bit numbers are widened before, unless the row multiplies them as they
-// are, and rounded once at the end. What a sum is, and what its bits depend on: core/product.h. c
+// floating-point type, but b may be i8 with scales (and one of its strides 1): c = (a b) * scales +
+// row_bias. Sums are f32, for f64 tensors f64; 16-bit numbers are widened, unless the row
+// multiplies them as they are, and rounded once at the end. What a sum is, and what its bits depend on: core/product.h. c
 // must not overlap the others. Arguments are the caller's to check.
 struct Multiplication {
   ConstTensorView a, b, row_bias;
@@ -32,8 +32,8 @@ struct Multiplication {
   ConstTensorView gate{}, residual{};
 };
 
-// b [k, n] in its type (f16, on machines that have no instruction for it, in f32), in the order in
-// which a row of the kernel table reads it; and that row, which no other can take the place of.
+// b [k, n] in its type (f16, of a row that has no instruction for it, in f32), in the order in which
+// a row of the kernel table reads it; and that row, which no other can take the place of.
 struct PackedWeights {
   const Kernel<Product>* row;
   Tensor data;

@@ -6,15 +6,23 @@
 namespace attend {
 namespace {
 
-template <class T, class E>
-void pack_columns(const Matrices<T>& p, const E* b, const RangeOfB& range, E* packed) noexcept {
+double number(std::int8_t x) noexcept { return x; }
+template <class E>
+double number(E x) noexcept {
+  return widened(x);
+}
+// The same number, or wider.
+template <class To, class E>
+To in_type(E x) noexcept {
+  if constexpr (std::is_same_v<To, E>) return x;
+  else return static_cast<To>(number(x));
+}
+
+template <class T, class E, class To>
+void pack_columns(const Matrices<T>& p, const E* b, const RangeOfB& range, To* packed) noexcept {
   for (std::int64_t column = range.column_begin; column < range.column_end; ++column)
     for (std::int64_t x = range.k_begin; x < range.k_end; ++x)
-      packed[column * p.k + x] = b[x * p.b_depth + column * p.b_column];
-}
-template <class T>
-void pack(const Matrices<T>& p, const RangeOfB& range, T* packed) noexcept {
-  pack_columns(p, p.b, range, packed);
+      packed[column * p.k + x] = in_type<To>(b[x * p.b_depth + column * p.b_column]);
 }
 // use(E{}) with the type of a b of fewer bits.
 template <class Use>
@@ -23,16 +31,16 @@ auto with_narrow(DType type, Use use) noexcept {
   return type == DType::bf16 ? use(bf16{}) : use(f16{});
 }
 template <class T>
+void pack(const Matrices<T>& p, const RangeOfB& range, T* packed) noexcept {
+  if (!p.is_narrow()) return pack_columns(p, p.b, range, packed);
+  with_narrow(p.b_type,
+              [&]<class E>(E) { pack_columns(p, static_cast<const E*>(p.narrow), range, packed); });
+}
+template <class T>
 void pack_narrow(const Matrices<T>& p, const RangeOfB& range, void* packed) noexcept {
   with_narrow(p.b_type, [&]<class E>(E) {
     pack_columns(p, static_cast<const E*>(p.narrow), range, static_cast<E*>(packed));
   });
-}
-
-double number(std::int8_t x) noexcept { return x; }
-template <class E>
-double number(E x) noexcept {
-  return widened(x);
 }
 
 // A row of a times a column of b, `packed` if that is not null.
@@ -66,11 +74,18 @@ double element_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) n
 }
 
 template <class T>
+void store(const Matrices<T>& p, std::int64_t at, T x) noexcept {
+  if (p.narrow_c == nullptr) p.c[at] = x;
+  else if (p.c_type == DType::bf16) static_cast<bf16*>(p.narrow_c)[at] = bf16(x);
+  else static_cast<f16*>(p.narrow_c)[at] = f16(x);
+}
+
+template <class T>
 void run(const Matrices<T>& p, const MatrixRange& range) noexcept {
   for (std::int64_t row = range.row_begin; row < range.row_end; ++row) {
     if (must_stop(range.interrupt)) return;
     for (std::int64_t column = range.column_begin; column < range.column_end; ++column)
-      p.c[row * p.c_row + column] = static_cast<T>(element_of(p, row, column));
+      store(p, row * p.c_row + column, static_cast<T>(element_of(p, row, column)));
   }
 }
 

@@ -39,7 +39,7 @@ MUTANTS = (
     mutant("given_weights_are_packed", "weights that the caller still has a view of are packed",
            (PACKING, "packing->begin_writing();", ""), tests=PACKED),
     mutant("packed_b_of_another_product", "a product uses what was packed of another matrix",
-           (MATMUL, "q.b == p.b && q.b_depth == p.b_depth", "q.b == p.b", "true"),
+           (MATMUL, "q.b == p.b && q.narrow == p.narrow", "q.b == p.b", "true"),
            tests=("matmul", "multi_head")),
     mutant("residual_of_the_first_columns", "every task adds the residual's first columns",
            (MATMUL, "(row * t.strides()[0] + column) * size_of(t.dtype())", "row * t.strides()[0] + column",
