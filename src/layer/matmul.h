@@ -18,8 +18,8 @@ struct PackedWeights;
 // Any strides: x W^T, dy W and dy^T x are this function with permuted views. All of one
 // floating-point type, but b may be i8 with scales (and one of its strides 1): c = (a b) * scales +
 // row_bias. Sums are f32, for f64 tensors f64; 16-bit numbers are widened, unless the row
-// multiplies them as they are, and rounded once at the end. What a sum is, and what its bits depend on: core/product.h. c
-// must not overlap the others. Arguments are the caller's to check.
+// multiplies them as they are, and rounded once at the end. What a sum is, and what its bits depend
+// on: core/product.h. c must not overlap the others. Arguments are the caller's to check.
 struct Multiplication {
   ConstTensorView a, b, row_bias;
   TensorView c;
