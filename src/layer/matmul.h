@@ -32,8 +32,8 @@ struct Multiplication {
   ConstTensorView gate{}, residual{};
 };
 
-// b [k, n] in its type (f16, of a row that has no instruction for it, in f32), in the order in which
-// a row of the kernel table reads it; and that row, which no other can take the place of.
+// b [k, n] in its type (f16, of a row that has no instruction for it, in f32), in the order in
+// which a row of the kernel table reads it; and that row, which no other can take the place of.
 struct PackedWeights {
   const Kernel<Product>* row;
   Tensor data;
