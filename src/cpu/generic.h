@@ -113,9 +113,17 @@ struct F32 : Lanes<float, std::int32_t> {
     return {{Native{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
                     static_cast<float>(p[3])}}};
   }
-  template <class Half>
-  requires(sizeof(Half) == 2) void rounded(Half* p) const {
-    for (int x = 0; x < kLanes; ++x) p[x] = Half(static_cast<double>(v[x]));
+  void rounded(bf16* p) const {
+    typedef std::uint32_t Bits __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+    typedef std::uint16_t Four __attribute__((vector_size(8)));   // NOLINT(modernize-use-using)
+    const Bits bits = reinterpret_cast<Bits>(v), up = bits + 0x7FFF + (bits >> 16 & 1);
+    // NOLINTNEXTLINE(misc-redundant-expression): not if it is NaN
+    const Bits all = v == v ? up : bits | 0x400000;
+    const Four four = __builtin_convertvector(all >> 16, Four);
+    __builtin_memcpy(&p->bits, &four, sizeof four);
+  }
+  void rounded(f16* p) const {
+    for (int x = 0; x < kLanes; ++x) p[x] = f16(static_cast<double>(v[x]));
   }
   static F32 odd(const F64* doubles) {
     const F32 near = narrowed(doubles);
