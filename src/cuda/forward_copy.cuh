@@ -1,5 +1,6 @@
 // The memory of a block of threads, and the thread that copies: it chooses items, and loads their
-// queries, keys and values. Keys and values of 8 bits are brought by other warps of its warpgroup.
+// queries, keys and values. Bytes of keys and values of 8 bits are brought by another warp, and
+// others widen them.
 #pragma once
 
 #include "bytes.cuh"
@@ -14,15 +15,23 @@ struct Shape {
   static constexpr bool kBytes = kBytes_;  // keys and values are of 8 bits
   static constexpr int kQueries = forward_tiles(kD).queries, kKeys = forward_tiles(kD).keys;
   static constexpr int kConsumers = kQueries / kWarpgroupRows;  // warpgroups
-  static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+  // Warps that widen keys and values: of the copying thread's warpgroup, and where registers are
+  // left, of another one, the last.
+  static constexpr int kWidening = !kBytes ? 0 : kD == 128 ? 6 : 2;
+  static constexpr int kFollowing = kBytes ? 1 + kWidening : 0;  // and one that brings bytes
+  static constexpr int kHelpers = kWidening > 2 ? 2 : 1;         // warpgroups that do not compute
+  static constexpr int kThreads = (kHelpers + kConsumers) * kWarpgroup;
+  static_assert(kThreads == forward_threads(kD, kBytes));
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
   static constexpr int kQueryStages = kD == 256 ? 1 : 2;
-  static constexpr int kBringing = kBytes ? 3 : 0;  // warps that bring keys and values
-  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kBytes ? 56 : 24;
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kBytes ? 224 : 240;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32
+                                            : !kBytes       ? 24
+                                            : kD == 128     ? 40
+                                                            : 72;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kBytes ? 216 : 240;
   // A block has as many as it is launched with: who asks for more waits for ever.
-  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
-                65536 / kThreads / 8 * 8 * (1 + kConsumers));
+  static_assert(kHelpers * kProducerRegisters + kConsumers * kConsumerRegisters <=
+                65536 / kThreads / 8 * 8 * (kHelpers + kConsumers));
 
   using Queries = SharedTile<T, kQueries, kD>;
   using Keys = SharedTile<T, kKeys, kD>;
@@ -103,18 +112,17 @@ struct Producer {
   }
 };
 
-// One of the warps that bring keys and values of 8 bits, for the items that the copying thread
-// chooses.
+// Keys and values of 8 bits, of the items that the copying thread chooses: one warp brings their
+// bytes, the others (0 and so on) widen them.
 template <class S>
 struct Bringer {
-  using Rows = LaneRows<S::kKeys, S::kBringing>;
-  static constexpr int kMost = S::kConsumers == 2 ? 8 : 2;  // registers
+  using Bytes = ByteTile<S::kKeys, S::kD>;
+  using Rows = Widening<Bytes, S::kWidening>;
   const ForwardParameters& p;
   typename S::Shared& shared;
   const int warp;
   Place<S::kQueryStages> q{};
   Place<S::kStages> k{}, v{};
-  Rows next_k, next_v;
 
   __device__ __forceinline__ void run() {
     while (true) {
@@ -124,45 +132,63 @@ struct Bringer {
       __syncwarp();
       shared.q.release(q);
       if (kind == Work::stop) return;
-      if (kind != Work::none) bring(item);
+      if (kind == Work::none) continue;
+      const KeyRange tiles = item.tiles(p, item.row, S::kQueries, S::kKeys);
+      if (tiles.begin >= tiles.end) continue;
+      if (warp < 0) bring(item, tiles);
+      else widen(tiles.end - tiles.begin);
     }
   }
 
  private:
-  __device__ __forceinline__ void bring(const Item& item) {
-    const KeyRange tiles = item.tiles(p, item.row, S::kQueries, S::kKeys);
+  // Keys are two tiles ahead of values: their places are free when scores are there, those of
+  // values a softmax later.
+  __device__ __forceinline__ void bring(const Item& item, KeyRange tiles) {
     const bool on_pages = p.pages.table != nullptr;
     const HeadKeys keys{on_pages ? item.k_begin : item.tensor_batch, on_pages ? 0 : item.k_begin,
                         item.head / p.group, item.k_length};
-    if (tiles.begin < tiles.end) find(keys, tiles.begin);
+    const auto start = [&](auto& ring, auto& place, const TensorMap& map, const ByteKeys& from,
+                           int j) {
+      if (j >= tiles.end) return;
+      ring.wait_until_empty(place);
+      auto& note = ring.notes[place.stage];
+      Bytes::start(ring.tiles[place.stage], note.bytes, map, from, p.pages, keys, j * S::kKeys, 0);
+      Bytes::start_scales(note.of, from, p.pages, keys, j * S::kKeys);
+      arrive_with_copies(note.bytes);
+      place.advance();
+    };
+    start(shared.k, k, p.k, p.k_bytes, tiles.begin);
+    start(shared.k, k, p.k, p.k_bytes, tiles.begin + 1);
     for (int j = tiles.begin; j < tiles.end; ++j) {
-      const Rows k_rows = next_k, v_rows = next_v;
-      const auto bring_tile = [&](auto& ring, auto& place, const Rows& rows, int d, bool of_value,
-                                  const auto& meanwhile) {
-        bring_rows<kMost, S::kD>(ring.tiles[place.stage], rows, 0, d, of_value, warp, [&] {
-          meanwhile();
-          ring.wait_until_empty(place);
-        });
-        rows.store_scales(ring.notes[place.stage].of, of_value, warp);
-        rows_are_there(ring.full[place.stage]);
-        place.advance();
-      };
-      bring_tile(shared.k, k, k_rows, p.k_bytes.d, false, [&] {
-        if (j + 1 < tiles.end) find(keys, j + 1);
-      });
-      bring_tile(shared.v, v, v_rows, p.v_bytes.d, true, [] {});
+      start(shared.v, v, p.v, p.v_bytes, j);
+      start(shared.k, k, p.k, p.k_bytes, j + 2);
     }
   }
 
-  __device__ __forceinline__ void find(const HeadKeys& keys, int tile) {
-    const auto scale_in = [&](const ByteKeys& from) {
-      return [&](int, int batch, int in) {
-        return from.scales +
-               (batch * from.scale_batch + keys.head * from.scale_head + in * from.scale_row);
-      };
+  // Keys a tile ahead: scores of the next tile are begun before values of this one.
+  __device__ __forceinline__ void widen(int tiles) {
+    const auto next = [&](auto& ring, auto& place, bool of_value) {
+      auto& note = ring.notes[place.stage];
+      note.bytes.wait(place.parity);
+      float scale[Rows::kEach];
+#pragma unroll
+      for (int n = 0; n < Rows::kEach; ++n)
+        scale[n] = Rows::row(warp, n) < S::kKeys ? note.of[Rows::row(warp, n)] : 0;
+      if (Rows::widen(ring.tiles[place.stage], scale, of_value, warp)) {
+#pragma unroll
+        for (int n = 0; n < Rows::kEach; ++n)
+          if (Rows::row(warp, n) < S::kKeys)
+            note.of[Rows::row(warp, n)] = others_scale(scale[n], of_value);
+      }
+      rows_are_there(ring.full[place.stage]);
+      place.advance();
     };
-    next_k.find(p.k_bytes, p.pages, keys, tile * S::kKeys, warp, scale_in(p.k_bytes));
-    next_v.find(p.v_bytes, p.pages, keys, tile * S::kKeys, warp, scale_in(p.v_bytes));
+    next(shared.k, k, false);
+    for (int n = 1; n < tiles; ++n) {
+      next(shared.k, k, false);
+      next(shared.v, v, true);
+    }
+    next(shared.v, v, true);
   }
 };
 

@@ -16,8 +16,9 @@
 // that other rows of the same tile see (causal, window). An item whose results are not all finite
 // is done again, with the sums of such values made apart (run_carefully).
 //
-// Keys and values of 8 bits become bf16 on their way; a score is multiplied by its key's scale, and
-// a weight, when it has been summed, by its value's (bytes.cuh).
+// Keys and values of 8 bits become bf16 in their places, by other warps (forward_copy.cuh); a score
+// is multiplied by its key's scale, and a weight, when it has been summed, by its value's
+// (bytes.cuh).
 #include "careful.cuh"
 #include "forward_copy.cuh"
 
@@ -288,21 +289,27 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    constexpr int kFills = kBytes ? S::kBringing : 1;
-    shared.q.init((kArriving > 1 ? S::kConsumers * 4 : S::kConsumers) + S::kBringing);
+    constexpr int kFills = kBytes ? S::kWidening : 1;
+    shared.q.init((kArriving > 1 ? S::kConsumers * 4 : S::kConsumers) + S::kFollowing);
     shared.k.init(S::kConsumers * 4, kFills);
     shared.v.init(S::kConsumers * 4, kFills);
     for (Work& work : shared.q.notes) work.kind = Work::none;
+    if constexpr (kBytes) {
+      for (auto& note : shared.k.notes) note.bytes.init(note.kArrivals);
+      for (auto& note : shared.v.notes) note.bytes.init(note.kArrivals);
+    }
     publish_shared();
   }
   __syncthreads();
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup) - 1;
-  if (warpgroup < 0) {
+  if (warpgroup < 0 || warpgroup == S::kConsumers) {
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) Producer<S>{p, shared}.run();
     if constexpr (kBytes) {
-      const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - 1;
-      if (warp >= 0) Bringer<S>{p, shared, warp}.run();
+      // Warp 0 of the first has the copying thread, warp 1 brings bytes, the others widen.
+      const int in = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+      const int warp = warpgroup < 0 ? in - 2 : in + 2;
+      if (warp >= -1) Bringer<S>{p, shared, warp}.run();
     }
   } else {
     take_registers<S::kConsumerRegisters>();

@@ -16,6 +16,17 @@ constexpr ForwardTiles forward_tiles(int d) {
                     : ForwardTiles{128, 80};
 }
 
+// A warpgroup for every 64 queries, and one that copies; of 8 bits at d 128 another one that
+// widens.
+constexpr int forward_threads(int d, bool bytes) {
+  return 128 * (1 + forward_tiles(d).queries / 64 + (bytes && d == 128 ? 1 : 0));
+}
+// Rows of the boxes in which the bytes of a tile so wide come, on pages or dense ones of `piece`
+// keys: where the tile is 64 bytes wide, or less, those that are widened at a time.
+constexpr int byte_box_rows(int columns, int piece) {
+  return columns >= 128 ? piece : 512 / columns;
+}
+
 // How blocks are launched: no bit depends on these.
 // Blocks of queries are taken head by head. Where later ones see more keys, the longest are first
 // within a section of heads, so much of K and V as the L2 holds beside what passes through it.

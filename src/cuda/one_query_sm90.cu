@@ -12,7 +12,9 @@
 //   attend_one_query_values    4 values: a block of threads sums 64 features over all keys
 //
 // Scores and weights go through memory: 6 bytes for each, where a key and its value are 4 d bytes,
-// or 2 d and their scales (8 bits: as there, scores and weights take the scales).
+// or 2 d and their scales (8 bits: as there, scores and weights take the scales; one_query_bytes.cuh
+// has their scores).
+#include "one_query_bytes.cuh"
 #include "one_query_values.cuh"
 
 namespace attend::cuda {
@@ -26,7 +28,9 @@ using OneQueryType = ATTEND_TYPE;
 extern "C" __global__ void __launch_bounds__(attend::cuda::kScoreThreads,
                                              attend::cuda::score_blocks_each(ATTEND_D))
     attend_one_query_scores(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::scores<attend::cuda::OneQueryType, ATTEND_D, ATTEND_BYTES>(p);
+  using namespace attend::cuda;
+  if constexpr (ATTEND_BYTES) byte_scores<ATTEND_D>(p);
+  else scores<OneQueryType, ATTEND_D>(p);
 }
 extern "C" __global__ void __launch_bounds__(32 * attend::cuda::kOneQueryWarps)
     attend_one_query_weights(const __grid_constant__ attend::cuda::OneQueryParameters p) {

@@ -11,9 +11,14 @@ inline constexpr int kOneQueryWarps = 4;                        // of a block th
 constexpr int score_stages(int d) { return d == 128 ? 2 : 4; }  // tiles of keys
 constexpr int score_query_stages(int d) { return d == 256 ? 1 : 2; }
 constexpr int score_blocks_each(int d) { return d == 256 ? 1 : 2; }  // of threads, an SM
+// Of 8 bits: steps of 64 keys on their way to each of two warpgroups, 16 to each warp.
+inline constexpr int kScoreBoxRows = 16;
+constexpr int score_steps(int d) { return d == 64 ? 8 : 4; }
 constexpr int score_shared_bytes(int d, bool bytes) {
-  return (score_query_stages(d) * kOneQueryRows + score_stages(d) * forward_tiles(d).keys) * d * 2 +
-         (bytes ? 4 : 2) * 1024;
+  return bytes ? 2 * 64 * d * (2 + score_steps(d)) + (d == 64 ? 22 : 14) * 1024
+               : (score_query_stages(d) * kOneQueryRows + score_stages(d) * forward_tiles(d).keys) *
+                         d * 2 +
+                     2 * 1024;
 }
 
 // Of a row and a tile, as the threads of a row take them: their pairs of weights, in the order of
@@ -23,9 +28,8 @@ constexpr int weight_words(int keys) { return keys / 2 + 8; }
 
 // Features of v that a block of threads sums: fewer, where blocks are few.
 inline constexpr int kSlice = 64, kNarrowSlice = 32;
-// A warpgroup computes, a thread of another warp copies; of 8 bits, another warpgroup brings
-// values.
-constexpr int value_threads(bool bytes) { return bytes ? 256 : 160; }
+// A warpgroup computes, a thread of another warp copies; of 8 bits, two warpgroups bring values.
+constexpr int value_threads(bool bytes) { return bytes ? 384 : 160; }
 constexpr int value_stages(int slice) { return slice == kSlice ? 6 : 12; }  // tiles of values
 constexpr int value_ring_bytes(int d, int slice) {
   return value_stages(slice) * forward_tiles(d).keys * slice * 2 + 1024;

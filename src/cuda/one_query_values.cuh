@@ -5,6 +5,9 @@
 
 namespace attend::cuda {
 
+inline constexpr int kWidening =
+    7;  // warps that widen values of 8 bits, beside one that brings them
+
 // A tile of 32 features, as the copy engine writes it: 64 bytes of a row, whose 16-byte pieces are
 // permuted by two bits of the row (64-byte swizzle). As the second factor of P V alone.
 template <class T, int kRows>
@@ -39,7 +42,8 @@ struct ValueShape {
   static constexpr int kWords = weight_words(kKeys), kPairs = kKeys / 8;
   static constexpr int kRingBytes = value_ring_bytes(kD, kWidth);
   using Tile = typename ValueTileOf<T, kKeys, kWidth>::Type;
-  using Values = Ring<Tile, kStages>;
+  using Values = Ring<Tile, kStages, std::conditional_t<kBytes, WrittenByWarps, char>>;
+  using Bytes = ByteTile<kKeys, kWidth>;
   static_assert(sizeof(Values) <= kRingBytes);
 };
 
@@ -108,33 +112,49 @@ struct ValueSums {
     }
   }
 
-  // By a warp: values of 8 bits.
-  __device__ __forceinline__ void bring(int warp) {
-    const int words = p.group * S::kWords;
-    const long long head = static_cast<long long>(batch) * (p.heads / p.group) + kv_head;
+  // By a warp: bytes of values of 8 bits.
+  __device__ __forceinline__ void bring() {
+    const int words = p.group * S::kWords, kv_heads = p.heads / p.group;
     const HeadKeys keys{batch, 0, kv_head, seen.keys.end};
-    LaneRows<kKeys, kBringing> next;
-    const auto find = [&](int tile) {
-      const float* const scales = p.value_scales + (head * p.tiles + tile) * kKeys;
-      next.find(p.v_bytes, p.pages, keys, tile * kKeys, warp,
-                [&](int r, int, int) { return scales + r; });
-      next.ask_for(column, kWidth, p.v_bytes.d);
-    };
-    if (seen.tiles.begin < seen.tiles.end) find(seen.tiles.begin);
-    for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
-      Barrier& full = values.full[place.stage];
-      const auto now = next;
-      const auto meanwhile = [&] {
-        if (j + 1 < seen.tiles.end) find(j + 1);
-        values.wait_until_empty(place);
-        if (warp != 0 || threadIdx.x % 32 != 0) return;
+    const unsigned* from =
+        p.weights +
+        ((static_cast<long long>(batch) * kv_heads + kv_head) * p.tiles + seen.tiles.begin) * words;
+    for (int j = seen.tiles.begin; j < seen.tiles.end; ++j, from += words) {
+      values.wait_until_empty(place);
+      Barrier& bytes = values.notes[place.stage].bytes;
+      S::Bytes::start(values.tiles[place.stage], bytes, p.v, p.v_bytes, p.pages, keys, j * kKeys,
+                      column);
+      if (threadIdx.x % 32 == 0) {
+        Barrier& full = values.full[place.stage];
         full.arrive_and_expect(words * 4);
-        load_bytes(weights + place.stage * words, p.weights + weights_at<kKeys>(p, first_row(), j),
-                   words * 4, full);
-      };
-      bring_rows<8, kWidth>(values.tiles[place.stage], now, column, p.v_bytes.d, true, warp,
-                            meanwhile);
-      rows_are_there(full);
+        load_bytes(weights + place.stage * words, from, words * 4, full);
+      }
+      arrive_with_copies(bytes);
+      place.advance();
+    }
+  }
+  // By the others: numbers of 16 bits. Their scales have been looked up a tile ahead.
+  __device__ __forceinline__ void widen(int warp) {
+    using Rows = Widening<typename S::Bytes, kWidening>;
+    const float* scales =
+        p.value_scales +
+        ((static_cast<long long>(batch) * (p.heads / p.group) + kv_head) * p.tiles) * kKeys;
+    float scale[Rows::kEach], next[Rows::kEach];
+    const auto find = [&](int tile) {
+#pragma unroll
+      for (int n = 0; n < Rows::kEach; ++n) {
+        const int key = tile * kKeys + Rows::row(warp, n);
+        next[n] = Rows::row(warp, n) < kKeys && key < seen.keys.end ? scales[key] : 0;
+      }
+    };
+    find(seen.tiles.begin);
+    for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
+#pragma unroll
+      for (int n = 0; n < Rows::kEach; ++n) scale[n] = next[n];
+      find(j + 1);
+      values.notes[place.stage].bytes.wait(place.parity);
+      Rows::widen(values.tiles[place.stage], scale, true, warp);
+      rows_are_there(values.full[place.stage]);
       place.advance();
     }
   }
@@ -216,7 +236,11 @@ __device__ __forceinline__ void values(const OneQueryParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   using S = ValueShape<T, kD, kWidth, kBytes>;
   auto& ring = *reinterpret_cast<typename S::Values*>(memory);
-  if (threadIdx.x == 0) ring.init(4, kBytes ? 1 + kBringing : 1);
+  if (threadIdx.x == 0) {
+    ring.init(4, kBytes ? 1 + kWidening : 1);
+    if constexpr (kBytes)
+      for (auto& note : ring.notes) note.bytes.init(note.kArrivals);
+  }
   publish_shared();
   __syncthreads();
   const int slices = (p.value_d + kWidth - 1) / kWidth, kv_heads = p.heads / p.group;
@@ -230,11 +254,12 @@ __device__ __forceinline__ void values(const OneQueryParameters& p) {
                                         Seen<S::kKeys>(p, head / kv_heads)};
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - kWarpgroup / 32;
   if (warp < 0) {
-    if constexpr (kBytes) take_registers<168>();
+    if constexpr (kBytes) take_registers<160>();
     sums.compute();
   } else if constexpr (kBytes) {
-    give_registers<88>();
-    sums.bring(warp);
+    give_registers<40>();
+    if (warp == 0) sums.bring();
+    else sums.widen(warp - 1);
   } else if (threadIdx.x == kWarpgroup) {
     sums.load();
   }

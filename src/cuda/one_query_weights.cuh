@@ -2,6 +2,7 @@
 // scores of the tiles before it.
 #pragma once
 
+#include "bytes.cuh"
 #include "one_query_scores.cuh"
 
 namespace attend::cuda {
@@ -36,7 +37,7 @@ __device__ __forceinline__ long long weights_at(const OneQueryParameters& p, lon
 // A warp makes the weights of some tiles of a row, four threads each: pairs of keys of every eight.
 template <class T, int kD, bool kBytes>
 __device__ __forceinline__ void weights(const OneQueryParameters& p) {
-  constexpr int kKeys = ScoreShared<T, kD, kBytes>::kKeys, kPairs = kKeys / 8;
+  constexpr int kKeys = ScoreShared<T, kD>::kKeys, kPairs = kKeys / 8;
   const int lane = static_cast<int>(threadIdx.x % 32), t = lane % 4;
   const int groups = (p.tiles + kOneQueryTiles - 1) / kOneQueryTiles;
   const long long index = static_cast<long long>(blockIdx.x) * kOneQueryWarps + threadIdx.x / 32;

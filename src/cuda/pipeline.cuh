@@ -182,6 +182,7 @@ struct Ring {
   // The computing warps' side.
   __device__ __forceinline__ Tile& wait(const Place<kStages>& place) {
     full[place.stage].wait(place.parity);
+    if constexpr (requires { Note::kWrittenByWarps; }) publish_shared();
     return tiles[place.stage];
   }
   __device__ __forceinline__ void release(Place<kStages>& place) {

@@ -73,14 +73,15 @@ const char* sm90_module(Sm90Kernel kernel, DType type, int size) noexcept {
 }
 
 Status AlignedTensor::map(const Box& box, TensorMap& to) const noexcept {
-  constexpr int kF16 = 6, kBf16 = 9;  // CUtensorMapDataType
-  constexpr int kNoInterleave = 0, kFillZeros = 0;
-  constexpr int kSwizzle64 = 2, kSwizzle128 = 3, kPromote128 = 2, kPromote256 = 3;
+  constexpr int kU8 = 0, kF16 = 6, kBf16 = 9;  // CUtensorMapDataType
+  constexpr int kNoInterleave = 0, kFillZeros = 0, kPromote128 = 2, kPromote256 = 3;
+  constexpr int kNoSwizzle = 0, kSwizzle64 = 2, kSwizzle128 = 3;
+  const std::int64_t size = size_of(tensor.type);
   const std::uint64_t sizes[] = {static_cast<std::uint64_t>(d), static_cast<std::uint64_t>(length),
                                  static_cast<std::uint64_t>(heads),
                                  static_cast<std::uint64_t>(batch)};
-  const auto bytes = [](std::int64_t stride, std::int64_t size) {
-    return size > 1 ? static_cast<std::uint64_t>(stride) * 2 : 16;
+  const auto bytes = [size](std::int64_t stride, std::int64_t count) {
+    return count > 1 ? static_cast<std::uint64_t>(stride * size) : 16;
   };
   const std::uint64_t strides[] = {bytes(tensor.stride[2], length), bytes(tensor.stride[1], heads),
                                    bytes(tensor.stride[0], batch)};
@@ -88,10 +89,23 @@ Status AlignedTensor::map(const Box& box, TensorMap& to) const noexcept {
                                  static_cast<std::uint32_t>(box.rows),
                                  static_cast<std::uint32_t>(box.heads), 1};
   const std::uint32_t steps[] = {1, 1, 1, 1};
-  return status_of(driver().encode(&to, tensor.type == DType::f16 ? kF16 : kBf16, 4, tensor.data,
-                                   sizes, strides, boxes, steps, kNoInterleave,
-                                   box.features == 64 ? kSwizzle128 : kSwizzle64,
+  const int type = tensor.type == DType::i8 ? kU8 : tensor.type == DType::f16 ? kF16 : kBf16;
+  const int swizzle = !box.permuted                ? kNoSwizzle
+                      : box.features * size == 128 ? kSwizzle128
+                                                   : kSwizzle64;
+  return status_of(driver().encode(&to, type, 4, tensor.data, sizes, strides, boxes, steps,
+                                   kNoInterleave, swizzle,
                                    box.at_once == 128 ? kPromote128 : kPromote256, kFillZeros));
+}
+
+bool AlignedTensor::takes_boxes() const noexcept {
+  constexpr std::int64_t kBytes = 16;
+  const auto fits = [](std::int64_t stride, std::int64_t count) {
+    return count <= 1 || stride % kBytes == 0;
+  };
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % kBytes == 0 &&
+         fits(tensor.stride[2], length) && fits(tensor.stride[1], heads) &&
+         fits(tensor.stride[0], batch);
 }
 
 ByteKeys AlignedTensor::bytes(const Strided& scales) const noexcept {
@@ -103,7 +117,8 @@ ByteKeys AlignedTensor::bytes(const Strided& scales) const noexcept {
           scales.stride[0],
           scales.stride[1],
           scales.stride[2],
-          static_cast<int>(d)};
+          static_cast<int>(d),
+          0};
 }
 
 AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) const noexcept {

@@ -44,10 +44,14 @@ struct AlignedTensor {
   Rows rows() const noexcept {
     return {tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2]};
   }
-  // In boxes of so many rows. at_once: bytes that the L2 reads at a time.
+  // In boxes of so many rows, of 128, 64 or 32 bytes each. at_once: bytes that the L2 reads at a
+  // time. permuted: 16-byte pieces of a row by its place, as matrix units want them.
   struct Box {
-    int rows, heads = 1, features = 64, at_once = 256;  // features: 64 or 32
+    int rows, heads = 1, features = 64, at_once = 256;
+    bool permuted = true;
   };
+  // Of 8 bits: whether there is a map.
+  bool takes_boxes() const noexcept;
   Status map(const Box& box, TensorMap& to) const noexcept;
   ByteKeys bytes(const Strided& scales) const noexcept;
 };

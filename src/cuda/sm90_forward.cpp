@@ -77,17 +77,23 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
   ATTEND_TRY(tensors.keys(call.v, p.dv, v));
   ATTEND_TRY(tensors.query_result(call.out, p.dv, out));
   if (has_byte_keys(p)) {
+    const bool pages_fit = p.keys != KeyAddressing::paged || p.page_size % kLeastPiece == 0;
     a.k_bytes = k.bytes(call.k_scales);
     a.v_bytes = v.bytes(call.v_scales);
+    a.k_bytes.boxes = pages_fit && k.takes_boxes() ? 1 : 0;
+    a.v_bytes.boxes = pages_fit && v.takes_boxes() ? 1 : 0;
   }
   if (is_one_query(p, size)) {
     ATTEND_TRY(start_one_query(p, a, size, {q, k, v, out}, loans, *queue));
   } else {
     ATTEND_TRY(q.map({.rows = tiles.queries}, a.q));
-    if (!has_byte_keys(p)) {
-      ATTEND_TRY(k.map({.rows = a.pages.piece}, a.k));
-      ATTEND_TRY(v.map({.rows = a.pages.piece}, a.v));
+    AlignedTensor::Box box{.rows = a.pages.piece};
+    if (has_byte_keys(p)) {
+      const int columns = std::min(size, 128);
+      box = {.rows = byte_box_rows(columns, a.pages.piece), .features = columns, .permuted = false};
     }
+    if (!has_byte_keys(p) || a.k_bytes.boxes != 0) ATTEND_TRY(k.map(box, a.k));
+    if (!has_byte_keys(p) || a.v_bytes.boxes != 0) ATTEND_TRY(v.map(box, a.v));
     ATTEND_TRY(out.map({.rows = 64}, a.out));
     a.out_rows = out.rows();
     a.counter = queue->gpu().counter_of(queue->stream());
@@ -97,7 +103,7 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
       ATTEND_TRY(queue->fill(a.counter, 0, sizeof(unsigned)));
     }
     const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
-    const auto threads = static_cast<unsigned>(128 * (1 + tiles.queries / 64));
+    const auto threads = static_cast<unsigned>(forward_threads(size, has_byte_keys(p)));
     ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, module_type(p), size),
                              "attend_forward", blocks, threads, kForwardSharedBytes},
                             &a));

@@ -49,6 +49,15 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
     o.k_bytes = a.k_bytes;
     o.v_bytes = a.v_bytes;
     o.value_scales = loans.take<float>(heads * tiles * keys);
+    if (o.k_bytes.boxes != 0)
+      ATTEND_TRY(tensors.k.map(
+          {.rows = kScoreBoxRows, .features = std::min(size, 128), .at_once = 128}, o.k));
+    if (o.v_bytes.boxes != 0)
+      ATTEND_TRY(tensors.v.map({.rows = byte_box_rows(slice, kLeastPiece),
+                                .features = slice,
+                                .at_once = 128,
+                                .permuted = false},
+                               o.v));
   } else {
     ATTEND_TRY(tensors.k.map({.rows = a.pages.piece, .at_once = 128}, o.k));
     ATTEND_TRY(tensors.v.map({.rows = a.pages.piece, .features = slice, .at_once = 128}, o.v));

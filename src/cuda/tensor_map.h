@@ -23,14 +23,16 @@ struct KeyPages {
   int piece;  // keys of a box of the copy engine: it divides a page and a tile
 };
 
-// Keys or values of 8 bits with a scale each, without the copy engine: strides in elements, those
+// Keys or values of 8 bits with a scale each, for who copies without the copy engine: strides in
+// elements, those
 // of the first dimension, which counts sequences or pages, of heads and of rows.
 struct ByteKeys {
   const signed char* data;  // rows begin at multiples of 8 bytes
   long long batch, head, row;
   const float* scales;
   long long scale_batch, scale_head, scale_row;
-  int d;  // a multiple of 8
+  int d;      // a multiple of 8
+  int boxes;  // whether the copy engine can bring them: all in multiples of 16, pages as well
 };
 inline constexpr int kLeastPiece = 16;  // tiles are multiples of it, and pages have to be
 
