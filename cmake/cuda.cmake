@@ -57,7 +57,7 @@ if(cuda_version GREATER_EQUAL 12080)
   endforeach()
   # For Hopper, by its own instructions: a module for each type and d.
   # Keys and values of 8 bits become bf16 in their modules.
-  set(hopper -cubin -gencode=arch=compute_90a,code=sm_90a)
+  set(hopper -cubin --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a)
   foreach(d 64 128 256)
     foreach(operation forward backward one_query)
       foreach(type bf16 f16)

@@ -222,6 +222,40 @@ TEST_P(Cuda, a_query_has_the_bits_of_the_prompt_when_it_comes_by_itself) {
     }
 }
 
+// Options that hide or change scores one by one; those of tensors are on the device.
+TEST_P(Cuda, with_options_a_query_has_the_bits_it_has_among_many) {
+  const Trial all = make(2, 4, 2, 150, 400);
+  const Tensor bias = numbers({1, 4, 150, 400}, statistic(), 5),
+               slopes = numbers({4}, statistic(), 6);
+  Tensor mask({2, 1, 150, 400}, DType::boolean);
+  for (std::int64_t n = 0; n < mask.count(); ++n)
+    mask.data<bool>()[n] = n % 7 != 3 && n % 400 < 390;
+  const DeviceTensor of_heads = on_device(slopes);
+  for (int which = 0; which < 4; ++which) {
+    const auto rows = [&](std::int64_t begin, std::int64_t end) {
+      Trial t{part(all.q, 2, begin, end), all.k, all.v, part(all.dout, 2, begin, end)};
+      t.options = {.causal = which != 1, .query_offset = begin + 250};
+      std::vector<DeviceTensor> kept;
+      if (which == 1 || which == 3)
+        t.options.mask = kept.emplace_back(on_device(part(mask, 2, begin, end))).view();
+      if (which >= 2) {
+        t.options.bias = kept.emplace_back(on_device(part(bias, 2, begin, end))).view();
+        t.options.alibi = of_heads.view();
+      }
+      if (which == 0 || which == 3) t.options.softcap = 2;
+      if (which <= 1) t.options.sinks = of_heads.view();
+      t.options.window.left = which == 2 ? 200 : kUnlimited;
+      return run(t);
+    };
+    const Found together = rows(0, 150);
+    for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{37, 90}, {149, 150}}) {
+      const Found found = rows(begin, end);
+      EXPECT_TRUE(same_bits(part(together.out, 2, begin, end), found.out)) << which << " " << begin;
+      EXPECT_TRUE(same_bits(part(together.lse, 2, begin, end), found.lse)) << which << " " << begin;
+    }
+  }
+}
+
 TEST_P(Cuda, what_else_is_asked_for_changes_no_bit_of_out) {
   const Trial t = make(2, 4, 2, 60, 300);
   const Found expected = run(t);
@@ -463,7 +497,7 @@ class CudaCache : public Cuda {
     } else {
       c.k = Tensor(shape, DType::i8);
       c.v = Tensor(shape, DType::i8);
-      c.k_scales = numbers({kBatch, kv_heads, length}, DType::f32, 5);
+      c.k_scales = numbers({kBatch, kv_heads, length}, statistic(), 5);
       c.v_scales = numbers({kBatch, kv_heads, length}, DType::f32, 6);
       for (Tensor* x : {&c.k, &c.v})
         for (std::int64_t n = 0; n < x->count(); ++n)

@@ -6,6 +6,7 @@
 OUT holds steps.txt, a line "name status seconds" of each step so far, and what each wrote, name.log. BENCH is the file
 of bench/gpu.py: all of it is in gpu.json, too, so that bench/results/NAME.json is a copy of that one file."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -89,8 +90,8 @@ def summary(out, bench):
         steps[name] = {"passed": status == "0", "seconds": int(seconds)}
         if name not in ("build", "bench") and log.exists():
             steps[name] |= {"said": numbers(name, log.read_text(errors="replace"))}
-    return results | {"asked": {"gpu": machine, "commit": said_by("git", "rev-parse", "--short=12", "HEAD"),
-                                "steps": steps}}
+    commit = os.environ.get("ATTEND_COMMIT") or said_by("git", "rev-parse", "--short=12", "HEAD")
+    return results | {"asked": {"gpu": machine, "commit": commit, "steps": steps}}
 
 
 def main(arguments):

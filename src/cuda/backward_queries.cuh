@@ -199,11 +199,14 @@ struct QueriesConsumer {
     for (int j = tiles.begin; j < tiles.end; ++j) {
       Keys& k = shared.k.wait(k_place);
       begin_products();
-      product_of_rows(s, shared.q, first(), k);                      // 1
-      product_of_rows(dp, shared.dout, first(), wait_for_values());  // 4
+      product_of_rows(s, shared.q, first(), k);  // 1
       commit_products();
       wait_for_products<0>();
       s.pin();
+      begin_products();  // apart: together ptxas would serialise all products of the kernel (C7514)
+      product_of_rows(dp, shared.dout, first(), wait_for_values());  // 4
+      commit_products();
+      wait_for_products<0>();
       dp.pin();
       release_values();
 #pragma unroll

@@ -9,11 +9,14 @@
 
 namespace attend::cuda {
 
-template <class T, int kD_, bool kBytes_>
+template <class T, int kD_, bool kBytes_, bool kGeneral_ = false>
 struct Shape {
   static constexpr int kD = kD_;
-  static constexpr bool kBytes = kBytes_;  // keys and values are of 8 bits
-  static constexpr int kQueries = forward_tiles(kD).queries, kKeys = forward_tiles(kD).keys;
+  static constexpr bool kBytes = kBytes_;      // keys and values are of 8 bits
+  static constexpr bool kGeneral = kGeneral_;  // with options at run time
+  static constexpr ForwardTiles kTiles = kGeneral ? general_tiles(kD) : forward_tiles(kD);
+  static constexpr int kQueries = kTiles.queries, kKeys = kTiles.keys;
+  using Parameters = std::conditional_t<kGeneral, GeneralParameters, ForwardParameters>;
   static constexpr int kConsumers = kQueries / kWarpgroupRows;  // warpgroups
   // Warps that widen keys and values: of the copying thread's warpgroup, and where registers are
   // left, of another one, the last.
@@ -21,9 +24,15 @@ struct Shape {
   static constexpr int kFollowing = kBytes ? 1 + kWidening : 0;  // and one that brings bytes
   static constexpr int kHelpers = kWidening > 2 ? 2 : 1;         // warpgroups that do not compute
   static constexpr int kThreads = (kHelpers + kConsumers) * kWarpgroup;
-  static_assert(kThreads == forward_threads(kD, kBytes));
+  static_assert(kThreads == forward_threads(kTiles, kD, kBytes));
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
-  static constexpr int kQueryStages = kD == 256 ? 1 : 2;
+  // At d 256 there is one place for queries, which is free when the last scores are there: results
+  // are stored from registers. Elsewhere results take the place of their queries, and there are
+  // more: where items have one or two tiles, the next but one are on their way.
+  static constexpr bool kLeaveEarly = kD == 256;
+  static constexpr int kQueryStages = kLeaveEarly ? 1 : kD == 128 && kBytes ? 2 : 3;
+  // When a place for queries is taken again, the item whose note is overwritten is finished.
+  static constexpr int kNotes = kQueryStages + (kLeaveEarly ? 1 : 0);
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32
                                             : !kBytes       ? 24
                                             : kD == 128     ? 40
@@ -37,8 +46,7 @@ struct Shape {
   using Keys = SharedTile<T, kKeys, kD>;
 
   struct Shared {
-    // And results: a warpgroup's rows of out take the place of its q.
-    Ring<Queries, kQueryStages, Work> q;
+    Ring<Queries, kQueryStages, Work, kNotes> q;
     Ring<Keys, kStages, std::conditional_t<kBytes, RowScales<kKeys>, Nothing>> k, v;
   };
   static_assert(sizeof(Shared) <= kForwardSharedBytes);
@@ -46,22 +54,21 @@ struct Shape {
 
 template <class S>
 struct Producer {
-  const ForwardParameters& p;
+  const typename S::Parameters& p;
   typename S::Shared& shared;
   Place<S::kQueryStages> q{};
+  Place<S::kNotes> note{};
   Place<S::kStages> k{}, v{};
 
   // Items are taken from a counter, the first by the block's number: which block does an item
-  // changes no bit of it. When a place for queries is free, the item that was there is finished.
+  // changes no bit of it.
   __device__ __forceinline__ void run() {
     int next = static_cast<int>(blockIdx.x);
     while (true) {
       while (p.q_starts != nullptr && next < p.items && is_empty(next)) next = take();
       shared.q.wait_until_empty(q);
-      Work& work = shared.q.notes[q.stage];
+      Work& work = shared.q.notes[note.stage];
       const bool again = work.kind == Work::plain && work.not_finite != 0;
-      const bool last_may_fail =
-          S::kQueryStages == 2 && shared.q.notes[q.stage ^ 1].kind == Work::plain;
       if (again) {
         work.kind = Work::careful;
       } else if (next < p.items) {
@@ -69,12 +76,15 @@ struct Producer {
         work.not_finite = 0;
         work.item = Item(p, next, S::kQueries);
       } else {
-        work.kind = last_may_fail ? Work::none : Work::stop;
+        const bool others_may_fail = is_another_plain();
+        work.kind = others_may_fail ? Work::none : Work::stop;
         shared.q.send_note_alone(q);
-        if (last_may_fail) continue;
-        return;
+        if (!others_may_fail) return;
+        note.advance();
+        continue;
       }
       const Item item = work.item;
+      note.advance();
       shared.q.load(q, p.q, item.q_begin + item.row, item.head, item.tensor_batch);
       if (!again) next = take();
       if (!S::kBytes) load_keys(item);
@@ -85,10 +95,18 @@ struct Producer {
     return static_cast<int>(gridDim.x + atomicInc(p.counter, p.items - 1));
   }
 
-  // Packed: past the end of its sequence.
+  __device__ __forceinline__ bool is_another_plain() const {
+    bool found = false;
+#pragma unroll
+    for (int n = 0; n < S::kNotes; ++n)
+      found = found || (n != note.stage && shared.q.notes[n].kind == Work::plain);
+    return found;
+  }
+
+  // Packed: of a shorter sequence than the longest.
   __device__ __forceinline__ bool is_empty(int index) const {
     const Item item(p, index, S::kQueries);
-    return item.row >= item.q_length;
+    return item.row + S::kQueries <= 0;
   }
 
   __device__ __forceinline__ void load_keys(const Item& item) {
@@ -122,15 +140,17 @@ struct Bringer {
   typename S::Shared& shared;
   const int warp;
   Place<S::kQueryStages> q{};
+  Place<S::kNotes> note{};
   Place<S::kStages> k{}, v{};
 
   __device__ __forceinline__ void run() {
     while (true) {
       shared.q.wait(q);
-      const Work::Kind kind = shared.q.notes[q.stage].kind;
-      const Item item = shared.q.notes[q.stage].item;
+      const Work::Kind kind = shared.q.notes[note.stage].kind;
+      const Item item = shared.q.notes[note.stage].item;
       __syncwarp();
       shared.q.release(q);
+      note.advance();
       if (kind == Work::stop) return;
       if (kind == Work::none) continue;
       const KeyRange tiles = item.tiles(p, item.row, S::kQueries, S::kKeys);

@@ -19,8 +19,12 @@
 // Keys and values of 8 bits become bf16 in their places, by other warps (forward_copy.cuh); a score
 // is multiplied by its key's scale, and a weight, when it has been summed, by its value's
 // (bytes.cuh).
+//
+// What hides keys one by one, and what is added to scores, is in a kernel of its own in the same
+// module, attend_forward_general: the others have no instruction of it.
 #include "careful.cuh"
 #include "forward_copy.cuh"
+#include "forward_options.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -32,37 +36,45 @@ enum NamedBarrier { kOwnWarpgroup = 1, kTurn = 4, kConsumersMeet = 7 };
 template <class T, class S>
 struct Consumer {
   static constexpr int kKeys = S::kKeys, kD = S::kD;
+  // At d 64, where weights take as long as products, a last tile of which no row sees more than so
+  // many keys has no others. 0: tiles are whole.
+  static constexpr int kShort = kD == 64 && !S::kBytes && !S::kGeneral ? 64 : 0;
   using Queries = typename S::Queries;
   using Keys = typename S::Keys;
 
-  const ForwardParameters& p;
+  const typename S::Parameters& p;
   typename S::Shared& shared;
   const int warpgroup;  // 0 is the first that computes
   const Turns<S::kConsumers> turns;
   Place<S::kQueryStages> q_place{};
+  Place<S::kNotes> note{};
   Place<S::kStages> k_place{}, v_place{};
   bool has_previous = false;
 
   RegisterTile<kKeys> s;
   Operand<T, kKeys> weights;
   RegisterTile<kD> o;
+  std::uint64_t hidden = 0;  // of the tile at hand, with options
 
   __device__ __forceinline__ void run() {
     turns.begin();
     while (true) {
       const Queries& q = shared.q.wait(q_place);
-      const Work work = shared.q.notes[q_place.stage];
+      const Work work = shared.q.notes[note.stage];
       if (work.kind == Work::stop) return;
       if (work.kind == Work::plain) run(q, work.item);
       else if (work.kind == Work::careful) run_carefully(q, work.item);
       else pass_over_note();
       q_place.advance();
+      note.advance();
       has_previous = true;
     }
   }
 
  private:
   __device__ __forceinline__ int place() const { return warpgroup * kWarpgroupRows; }
+  // What the scores in registers are to be multiplied by.
+  __device__ __forceinline__ float scale() const { return S::kGeneral ? 1 : p.scale; }
 
   // The values of a tile are added while the weights of the next are made.
   __device__ __forceinline__ void run(const Queries& q, const Item& item) {
@@ -70,13 +82,16 @@ struct Consumer {
     KeyRange mine = item.tiles(p, item.row + place(), kWarpgroupRows, kKeys);
     if (mine.begin >= mine.end) mine = {all.end, all.end};
     const KeyRange whole = item.whole_tiles(p, item.row + place(), kWarpgroupRows, kKeys);
-    Softmax<T> softmax{p.scale * kLog2E};
+    Softmax<T> softmax{scale() * kLog2E};
     float rescale[2];
     o.fill(0);
     for (int j = all.begin; j < mine.begin; ++j) pass_over();
     if (mine.begin >= mine.end) {
       release_previous();
+      leave_queries();
     } else {
+      const bool is_short = ends_short(item, mine);
+      const int last = mine.end - 1;
       const Keys& first_k = shared.k.wait(k_place);
       turns.wait();
       begin_products();
@@ -87,48 +102,86 @@ struct Consumer {
       wait_for_products<0>();
       s.pin();
       end_scores();
-      if (mine.begin < whole.begin || mine.begin >= whole.end) mask(item, mine.begin);  // 2 mask
-      softmax.step(s, rescale);                                                         // 3 softmax
-      round_weights();
-      for (int j = mine.begin + 1; j < mine.end; ++j) {
-        const Keys& k = shared.k.wait(k_place);
-        const Keys& v = shared.v.wait(v_place);
-        turns.wait();
-        begin_products();
-        product_of_rows(s, q, place(), k);  // 1 scores
-        commit_products();
-        add_product(o, weights, v);  // 4 values, of j - 1
-        commit_products();
-        turns.pass();
-        wait_for_products<1>();
-        s.pin();
-        end_scores();
-        if (j < whole.begin || j >= whole.end) mask(item, j);  // 2 mask
-        softmax.step(s, rescale);                              // 3 softmax
-        wait_for_products<0>();
-        o.pin();
-        shared.v.release(v_place);
-        rescale_out(rescale);
-        round_weights();
+      if (mine.begin == last) leave_queries();
+      mask_if(mine.begin < whole.begin || mine.begin >= whole.end, item, mine.begin);  // 2 mask
+      softmax.step(s, rescale);                                                        // 3 softmax
+      round_weights(item, mine.begin);
+      for (int j = mine.begin + 1; j < mine.end - (is_short ? 1 : 0); ++j) {
+        step(q, s, j == last);
+        mask_if(j < whole.begin || j >= whole.end, item, j);  // 2 mask
+        softmax.step(s, rescale);                             // 3 softmax
+        end_values(rescale);
+        round_weights(item, j);
       }
-      Keys& last_v = shared.v.wait(v_place);
-      clear_behind_lengths(item, mine.end - 1, last_v);
-      begin_products();
-      add_product(o, weights, last_v);  // 4 values
-      commit_products();
-      wait_for_products<0>();
-      o.pin();
-      shared.v.release(v_place);
+      if constexpr (kShort != 0) {
+        if (is_short) {
+          RegisterTile<kShort> some;
+          Operand<T, kShort> some_weights;
+          step(q, some, true);
+          mask(some, item, last);       // 2 mask
+          softmax.step(some, rescale);  // 3 softmax
+          end_values(rescale);
+          some_weights.round(some);
+          add_last_values(item, last, some_weights);
+        } else {
+          add_last_values(item, last, weights);
+        }
+      } else {
+        add_last_values(item, last, weights);
+      }
     }
     for (int j = mine.end; j < all.end; ++j) pass_over();
     finish(item, softmax);
+  }
+
+  // Whether the last of several tiles has few keys that any row of the warpgroup sees.
+  __device__ __forceinline__ bool ends_short(const Item& item, KeyRange mine) const {
+    const int last = min(item.row + place() + kWarpgroupRows, item.q_length) - 1;
+    return mine.end - mine.begin > 1 &&
+           item.seen_by(p, last).end - (mine.end - 1) * kKeys <= kShort;
+  }
+
+  // Scores of the next tile are there, and the values of the one before on their way.
+  template <int kColumns>
+  __device__ __forceinline__ void step(const Queries& q, RegisterTile<kColumns>& scores,
+                                       bool is_last) {
+    const Keys& k = shared.k.wait(k_place);
+    const Keys& v = shared.v.wait(v_place);
+    turns.wait();
+    begin_products();
+    product_of_rows(scores, q, place(), k);  // 1 scores
+    commit_products();
+    add_product(o, weights, v);  // 4 values, of the tile before
+    commit_products();
+    turns.pass();
+    wait_for_products<1>();
+    scores.pin();
+    end_scores();
+    if (is_last) leave_queries();
+  }
+  __device__ __forceinline__ void end_values(const float (&rescale)[2]) {
+    wait_for_products<0>();
+    o.pin();
+    shared.v.release(v_place);
+    rescale_out(rescale);
+  }
+  template <class Weights>
+  __device__ __forceinline__ void add_last_values(const Item& item, int tile, const Weights& last) {
+    Keys& v = shared.v.wait(v_place);
+    clear_behind_lengths(item, tile, v);
+    begin_products();
+    add_product(o, last, v);  // 4 values
+    commit_products();
+    wait_for_products<0>();
+    o.pin();
+    shared.v.release(v_place);
   }
 
   // The same bits, except that values which are not finite reach the rows alone that see them.
   __device__ __forceinline__ void run_carefully(const Queries& q, const Item& item) {
     const KeyRange all = item.tiles(p, item.row, S::kQueries, kKeys);
     const KeyRange whole = item.whole_tiles(p, item.row, S::kQueries, kKeys);
-    Softmax<T> softmax{p.scale * kLog2E};
+    Softmax<T> softmax{scale() * kLog2E};
     float rescale[2];
     o.fill(0);
     if (thread_of_warpgroup() == 0) wait_for_stores();  // of the same rows of out
@@ -141,11 +194,16 @@ struct Consumer {
       wait_for_products<0>();
       s.pin();
       end_scores();
-      const bool partial = j < whole.begin || j >= whole.end;
-      if (partial) mask(item, j);  // 2 mask
-      softmax.step(s, rescale);    // 3 softmax
+      const bool partial = S::kGeneral || j < whole.begin || j >= whole.end;
+      mask_if(partial, item, j);  // 2 mask
+      softmax.step(s, rescale);   // 3 softmax
       rescale_out(rescale);
-      round_weights();
+      if constexpr (S::kGeneral) {
+#pragma unroll
+        for (int n = 0; n < s.kCount; ++n)
+          if ((hidden >> n & 1) != 0) s.x[n] = kNothing;
+      }
+      round_weights(item, j);
       Keys& v = shared.v.wait(v_place);
       if (partial) add_those_not_finite(item, j, v);
       begin_products();
@@ -155,6 +213,7 @@ struct Consumer {
       o.pin();
       shared.v.release(v_place);
     }
+    leave_queries();
     finish(item, softmax);
   }
 
@@ -162,6 +221,7 @@ struct Consumer {
   __device__ __forceinline__ void pass_over_note() {
     sync_threads(kOwnWarpgroup + warpgroup, kWarpgroup);
     release_previous();
+    leave_queries();
   }
 
   // A tile that only other warpgroups see.
@@ -174,14 +234,18 @@ struct Consumer {
     shared.v.release(v_place);
   }
 
-  // A place for queries and results is free when the results have left it. If there are two, that
-  // is during the next item: nobody waits.
+  // A place for queries and results is free when the results have left it, which is during the next
+  // item: nobody waits. One for queries alone is free after the last scores.
   __device__ __forceinline__ void release_previous() {
-    if (S::kQueryStages == 2 && has_previous) release_queries(q_place.stage ^ 1);
-  }
-  __device__ __forceinline__ void release_queries(int stage) {
+    if (S::kLeaveEarly || !has_previous) return;
     if (thread_of_warpgroup() == 0) wait_for_reading_stores();
-    if (thread_of_warpgroup() == 0 || kArriving > 1) shared.q.empty[stage].arrive();
+    const int previous = (q_place.stage == 0 ? S::kQueryStages : q_place.stage) - 1;
+    if (thread_of_warpgroup() == 0 || kArriving > 1) shared.q.empty[previous].arrive();
+  }
+  __device__ __forceinline__ void leave_queries() {
+    if (!S::kLeaveEarly) return;
+    __syncwarp();  // what all said of the item before is there
+    if (arrives()) shared.q.empty[q_place.stage].arrive();
   }
 
   // Of 8 bits: times the scales of the keys; and of the values, which are waited for.
@@ -192,7 +256,8 @@ struct Consumer {
     }
     shared.k.release(k_place);
   }
-  __device__ __forceinline__ void round_weights() {
+  __device__ __forceinline__ void round_weights(const Item& item, int tile) {
+    if constexpr (S::kGeneral) options(item, tile).drop(s);
     if constexpr (S::kBytes) {
       shared.v.wait(v_place);
       multiply_columns(s, shared.v.notes[v_place.stage].of);
@@ -208,19 +273,34 @@ struct Consumer {
     return item.seen_by(p, item.row + place() + own_row() + 8 * r);
   }
 
+  __device__ __forceinline__ ScoreOptions<kKeys> options(const Item& item, int tile) const {
+    return {p, item, item.row + place(), tile * kKeys};
+  }
+  __device__ __forceinline__ void mask_if(bool partial, const Item& item, int tile) {
+    if constexpr (S::kGeneral) {
+      auto all = options(item, tile);
+      all.apply(s);
+      hidden = all.hidden;
+    } else if (partial) {
+      mask(s, item, tile);
+    }
+  }
+
   // Selects, so that a NaN of a hidden key is gone.
-  __device__ __forceinline__ void mask(const Item& item, int tile) {
+  template <int kColumns>
+  __device__ __forceinline__ void mask(RegisterTile<kColumns>& scores, const Item& item,
+                                       int tile) const {
     const int origin = tile * kKeys + own_column();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int begin = seen(item, r).begin - origin, end = seen(item, r).end - origin;
 #pragma unroll
-      for (int n = 0; n < s.kCount; ++n)
-        if (s.row(n) == r && s.column(n) >= end) s.x[n] = kMinusInfinity;
+      for (int n = 0; n < scores.kCount; ++n)
+        if (scores.row(n) == r && scores.column(n) >= end) scores.x[n] = kMinusInfinity;
       if (p.left >= kNoLimit) continue;
 #pragma unroll
-      for (int n = 0; n < s.kCount; ++n)
-        if (s.row(n) == r && s.column(n) < begin) s.x[n] = kMinusInfinity;
+      for (int n = 0; n < scores.kCount; ++n)
+        if (scores.row(n) == r && scores.column(n) < begin) scores.x[n] = kMinusInfinity;
     }
   }
 
@@ -248,20 +328,57 @@ struct Consumer {
 
   // Divides by the sums, and stores out and lse.
   __device__ __forceinline__ void finish(const Item& item, const Softmax<T>& softmax) {
-    const int barrier = kOwnWarpgroup + warpgroup, first = item.row + place();
+    const int first = item.row + place();
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float all = row_sum(softmax.sum[r]);
       factor[r] = all == 0 ? 0 : 1 / all;
+      float lse = softmax.lse(r, all, scale());
+      if constexpr (S::kGeneral) {
+        if (p.sinks.given) add_sink(item, softmax.reference[r], all, factor[r], lse);
+        if (p.drop_below != 0) factor[r] *= p.kept;
+      }
       const int i = first + own_row() + 8 * r;
-      if (p.lse.data != nullptr && thread_of_warpgroup() % 4 == 0 && i < item.q_length)
+      if (p.lse.data != nullptr && thread_of_warpgroup() % 4 == 0 && i >= 0 && i < item.q_length)
         static_cast<float*>(p.lse.data)[item.tensor_batch * p.lse.batch + item.head * p.lse.head +
-                                        (item.q_begin + i) * p.lse.row] =
-            softmax.lse(r, all, p.scale);
+                                        (item.q_begin + i) * p.lse.row] = lse;
     }
-    o.multiply_rows(factor);
-    if (!all_finite(o)) shared.q.notes[q_place.stage].not_finite = 1;
+    o.finish_rows(factor);
+    if (!all_finite(o)) shared.q.notes[note.stage].not_finite = 1;
+    if constexpr (S::kLeaveEarly) {
+      write_row<0>(o, row_of_out(item, first + own_row()), p.value_d);
+      write_row<1>(o, row_of_out(item, first + own_row() + 8), p.value_d);
+    } else if (first >= 0) {
+      store(item, first);
+    }
+  }
+
+  // The head's sink is one more score, without a value.
+  __device__ __forceinline__ void add_sink(const Item& item, float reference, float all,
+                                           float& factor, float& lse) const {
+    const auto sink = static_cast<float>(load(p.sinks, p.sinks.offset(0, item.head, 0)));
+    if (all == 0) {
+      lse = sink;
+      return;
+    }
+    const float most = fmaxf(reference, sink);
+    const float keys = exp2_fast((reference - most) * kLog2E);
+    const float sum = fmaf(all, keys, exp2_fast(fmaf(sink - most, kLog2E, kLift<T>)));
+    factor = keys / sum;
+    lse = most + (logf(sum) - kLift<T> * kLn2);
+  }
+
+  // Null: there is none.
+  __device__ __forceinline__ T* row_of_out(const Item& item, int i) const {
+    if (i < 0 || i >= item.q_length) return nullptr;
+    return static_cast<T*>(p.out_rows.data) + item.tensor_batch * p.out_rows.batch +
+           item.head * p.out_rows.head + (item.q_begin + i) * p.out_rows.row;
+  }
+
+  // By the copy engine, from the place of the queries.
+  __device__ __forceinline__ void store(const Item& item, int first) {
+    const int barrier = kOwnWarpgroup + warpgroup;
     Queries& out = shared.q.tiles[q_place.stage];
     sync_threads(barrier, kWarpgroup);  // its products with q are done
     store_rows(o, out, place() + thread_of_warpgroup() / 32 * 16);
@@ -277,24 +394,23 @@ struct Consumer {
     } else if (thread_of_warpgroup() == 0 && first < item.q_length) {
       store_rows_of(out, place(), p.out, item.q_begin + first, item.head, item.tensor_batch);
     }
-    if (S::kQueryStages == 1) release_queries(0);
   }
 };
 
 // ---- The kernel --------------------------------------------------------------------------------
 
-template <class T, int kD, bool kBytes>
-__device__ __forceinline__ void forward(const ForwardParameters& p) {
-  using S = Shape<T, kD, kBytes>;
+template <class T, class S>
+__device__ __forceinline__ void forward(const typename S::Parameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    constexpr int kFills = kBytes ? S::kWidening : 1;
-    shared.q.init((kArriving > 1 ? S::kConsumers * 4 : S::kConsumers) + S::kFollowing);
+    constexpr int kFills = S::kBytes ? S::kWidening : 1;
+    const bool by_warps = S::kLeaveEarly || kArriving > 1;
+    shared.q.init((by_warps ? S::kConsumers * 4 : S::kConsumers) + S::kFollowing);
     shared.k.init(S::kConsumers * 4, kFills);
     shared.v.init(S::kConsumers * 4, kFills);
     for (Work& work : shared.q.notes) work.kind = Work::none;
-    if constexpr (kBytes) {
+    if constexpr (S::kBytes) {
       for (auto& note : shared.k.notes) note.bytes.init(note.kArrivals);
       for (auto& note : shared.v.notes) note.bytes.init(note.kArrivals);
     }
@@ -305,7 +421,7 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
   if (warpgroup < 0 || warpgroup == S::kConsumers) {
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) Producer<S>{p, shared}.run();
-    if constexpr (kBytes) {
+    if constexpr (S::kBytes) {
       // Warp 0 of the first has the copying thread, warp 1 brings bytes, the others widen.
       const int in = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
       const int warp = warpgroup < 0 ? in - 2 : in + 2;
@@ -323,8 +439,17 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
 
 // Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128,
 // and with -DATTEND_BYTES=true for keys and values of 8 bits.
-extern "C" __global__ void __launch_bounds__(
-    attend::cuda::Shape<attend::cuda::ATTEND_TYPE, ATTEND_D, ATTEND_BYTES>::kThreads, 1)
+namespace {
+using Type = attend::cuda::ATTEND_TYPE;
+using Fast = attend::cuda::Shape<Type, ATTEND_D, ATTEND_BYTES>;
+using General = attend::cuda::Shape<Type, ATTEND_D, false, true>;
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(Fast::kThreads, 1)
     attend_forward(const __grid_constant__ attend::cuda::ForwardParameters p) {
-  attend::cuda::forward<attend::cuda::ATTEND_TYPE, ATTEND_D, ATTEND_BYTES>(p);
+  attend::cuda::forward<Type, Fast>(p);
+}
+extern "C" __global__ void __launch_bounds__(General::kThreads, 1)
+    attend_forward_general(const __grid_constant__ attend::cuda::GeneralParameters p) {
+  if constexpr (!ATTEND_BYTES) attend::cuda::forward<Type, General>(p);
 }

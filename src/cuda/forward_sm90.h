@@ -4,6 +4,8 @@
 #include "key_range.h"
 #include "tensor_map.h"
 
+#include "core/call.h"
+
 namespace attend::cuda {
 
 // Rows of queries that one block of threads takes at a time, and rows of keys: by d alone.
@@ -18,14 +20,16 @@ constexpr ForwardTiles forward_tiles(int d) {
 
 // A warpgroup for every 64 queries, and one that copies; of 8 bits at d 128 another one that
 // widens.
-constexpr int forward_threads(int d, bool bytes) {
-  return 128 * (1 + forward_tiles(d).queries / 64 + (bytes && d == 128 ? 1 : 0));
+constexpr int forward_threads(const ForwardTiles& tiles, int d, bool bytes) {
+  return 128 * (1 + tiles.queries / 64 + (bytes && d == 128 ? 1 : 0));
 }
 // Rows of the boxes in which the bytes of a tile so wide come, on pages or dense ones of `piece`
 // keys: where the tile is 64 bytes wide, or less, those that are widened at a time.
 constexpr int byte_box_rows(int columns, int piece) {
   return columns >= 128 ? piece : 512 / columns;
 }
+// The kernel with options: by two warpgroups, whose threads have registers for them.
+constexpr ForwardTiles general_tiles(int d) { return {128, forward_tiles(d).keys}; }
 
 // How blocks are launched: no bit depends on these.
 // Blocks of queries are taken head by head. Where later ones see more keys, the longest are first
@@ -64,6 +68,20 @@ struct ForwardParameters {
   int turns;    // whether warpgroups take turns at the matrix units: no bit depends on it
   int value_d;  // features of v, a multiple of 8
   float scale;  // above 0
+};
+
+// And to the kernel with options (forward_options.cuh). Mask and blocks are of bytes, the bias is
+// of 32 or 16 bits.
+struct GeneralParameters : ForwardParameters {
+  Strided mask, bias, alibi, sinks, blocks;
+  Draws draws;
+  double positions_begin;  // with offset_given: query i stands at i + it
+  int key_limit;           // keys from there on are hidden: short masks
+  int block_queries, block_keys;
+  int bias_before_softcap;
+  std::uint32_t drop_below;
+  float kept;                      // what dropout multiplies by
+  float softcap, part_of_softcap;  // 0, or the reciprocal in the second
 };
 
 }  // namespace attend::cuda

@@ -7,19 +7,19 @@
 namespace attend::cuda {
 
 struct Item {
-  int head, row;  // the first of its queries
+  int batch, head, row;  // the first of its queries; below 0 are none
   int q_length, k_length, offset;
   int q_begin, tensor_batch;  // where its queries are in the tensors
   int k_begin;                // its keys likewise; on pages: its row of the table
 
   Item() = default;
-  __device__ __forceinline__ Item(const ForwardParameters& p, int index, int queries) {
+  template <class Parameters>
+  __device__ __forceinline__ Item(const Parameters& p, int index, int queries) {
     const int in_section = p.section * p.query_blocks, section = index / in_section;
     const int heads = min(p.section, p.items / p.query_blocks - section * p.section);
     const int rest = index % in_section;
     const int any_head = section * p.section + rest % heads;
-    row = (p.query_blocks - 1 - rest / heads) * queries;  // causal: the last see the most keys
-    const int batch = any_head / p.heads;
+    batch = any_head / p.heads;
     head = any_head % p.heads;
     q_length = p.q_length;
     k_length = p.k_length;
@@ -30,6 +30,9 @@ struct Item {
       q_length = p.q_starts[batch + 1] - q_begin;
       tensor_batch = 0;
     }
+    // Causal: the last see the most keys. Counted from the end, so that warpgroups without queries
+    // are in the block that sees the fewest.
+    row = (q_length + 63) / 64 * 64 - (rest / heads + 1) * queries;
     if (p.k_starts != nullptr) {
       k_begin = p.k_starts[batch];
       k_length = p.k_starts[batch + 1] - k_begin;
@@ -39,6 +42,7 @@ struct Item {
     offset = p.offset_given         ? p.offset
              : p.offsets != nullptr ? p.offsets[batch]
                                     : k_length - q_length;
+    if constexpr (requires { p.key_limit; }) k_length = min(k_length, p.key_limit);
   }
 
   // Keys that query i sees.
@@ -49,8 +53,8 @@ struct Item {
   __device__ __forceinline__ KeyRange tiles(const ForwardParameters& p, int first, int rows,
                                             int keys) const {
     const int last = min(first + rows, q_length) - 1;
-    const int begin = seen_by(p, first).begin, end = seen_by(p, last).end;
-    if (last < first || end <= begin) return {0, 0};
+    const int begin = seen_by(p, max(0, first)).begin, end = seen_by(p, last).end;
+    if (last < max(0, first) || end <= begin) return {0, 0};
     return {begin / keys, (end + keys - 1) / keys};
   }
   // Tiles that all of the rows see whole.

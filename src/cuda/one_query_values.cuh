@@ -219,7 +219,7 @@ struct ValueSums {
           p.lse.data)[batch * p.lse.batch + (kv_head * p.group + row) * p.lse.head] =
           softmax.lse(r, all, p.scale);
     }
-    o.multiply_rows(factor);
+    o.finish_rows(factor);
 #pragma unroll
     for (int n = 0; n < o.kCount; n += 2) {
       const int row = own_row() + 8 * o.row(n), at = column + o.column(n) + own_column();

@@ -151,12 +151,12 @@ struct Place {
 };
 
 // Tiles on their way from the copying thread to the computing warps, which release each of them,
-// and a note with each.
-template <class Tile, int kStages, class Note = char>
+// and a note with each. There may be more places for notes than for tiles.
+template <class Tile, int kStages, class Note = char, int kNotes = kStages>
 struct Ring {
   Tile tiles[kStages];
   Barrier full[kStages], empty[kStages];
-  Note notes[kStages];
+  Note notes[kNotes];
 
   // fills: arrivals that make a tile full, one unless warps bring it.
   __device__ __forceinline__ void init(int releases, int fills = 1) {

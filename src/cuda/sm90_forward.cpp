@@ -4,14 +4,29 @@
 #include "cuda/rows.h"
 #include "cuda/sm90_one_query.h"
 
+#include "core/philox.h"
+
 #include <algorithm>
 
 namespace attend {
 namespace cuda {
 namespace {
 
+// Those of the kernel with options (forward_options.cuh).
+bool has_options(const Problem& p) noexcept {
+  return p.mask || p.blocks || p.bias || p.alibi || p.sinks || p.softcap != 0 || p.drop_below != 0;
+}
+
 std::string declines(const ForwardProblem& p, const Machine&) {
   if (p.out_type != p.type) return text("writes ", p.type, ", and out is ", p.out_type);
+  if (has_options(p) && has_byte_keys(p))
+    return "takes keys of i8 without mask, blocks, bias, ALiBi, sinks, softcap and dropout";
+  if (p.bias && p.bias_type == DType::f64) return "takes a bias of f32, bf16 or f16, not f64";
+  for (const DType of :
+       {p.mask ? p.mask_type : DType::boolean, p.blocks ? p.blocks_type : DType::boolean})
+    if (size_of(of) != 1) return text("takes a mask and blocks of bytes, not of ", of);
+  if (p.softcap != 0 && !(p.softcap >= 0x1p-40 && p.softcap <= 0x1p40))
+    return text("takes a softcap from 2^-40 to 2^40, not ", p.softcap);
   return sm90_declines(p);
 }
 
@@ -20,9 +35,37 @@ bool wants_more(const ForwardProblem& p) {
   return p.weights || p.scores || (p.lse && p.lse_type != DType::f32);
 }
 
+ForwardTiles tiles_of(const ForwardProblem& p) noexcept {
+  return has_options(p) ? general_tiles(kernel_size(p)) : forward_tiles(kernel_size(p));
+}
+
+void fill_in_options(const ForwardProblem& p, const ForwardCall& call,
+                     GeneralParameters& a) noexcept {
+  const auto limited = [](std::int64_t x) {
+    return static_cast<int>(std::min<std::int64_t>(x, kNoLimit));
+  };
+  a.mask = call.mask;
+  a.bias = call.bias;
+  a.alibi = call.alibi;
+  a.sinks = call.sinks;
+  a.blocks = call.blocks;
+  a.draws = call.draws;
+  a.positions_begin = static_cast<double>(call.offset - call.key_offset);
+  a.key_limit = kNoLimit;
+  if (p.mask) a.key_limit = std::min(a.key_limit, limited(p.mask_keys));
+  if (p.bias) a.key_limit = std::min(a.key_limit, limited(p.bias_keys));
+  a.block_queries = limited(p.block_queries);
+  a.block_keys = limited(p.block_keys);
+  a.bias_before_softcap = p.bias_before_softcap ? 1 : 0;
+  a.drop_below = p.drop_below;
+  a.kept = static_cast<float>(kept_factor(p));
+  a.softcap = static_cast<float>(p.softcap);
+  a.part_of_softcap = p.softcap != 0 ? static_cast<float>(1 / p.softcap) : 0;
+}
+
 Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
                ForwardParameters& a) noexcept {
-  const ForwardTiles tiles = forward_tiles(size);
+  const ForwardTiles tiles = tiles_of(p);
   const Sm90Positions positions = sm90_positions(p, call);
   const bool longest_first = positions.right < kNoLimit;
   const std::int64_t blocks = blocks_of(p.q_length, tiles.queries), heads = p.heads * p.batch;
@@ -64,12 +107,13 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
   if (queue == nullptr) return status;
   const InContext in(queue->gpu());  // of which tensor maps are made
   const int size = kernel_size(p);
-  const ForwardTiles tiles = forward_tiles(size);
+  const ForwardTiles tiles = tiles_of(p);
   Loans loans(*queue);
   ForwardCall call = given;
   ATTEND_TRY(clamp_integers(p, call, Integers::i32, kFarthestOffset, loans, *queue));
-  ForwardParameters a{};
+  GeneralParameters a{};
   ATTEND_TRY(fill_in(p, call, size, a));
+  fill_in_options(p, call, a);
   Sm90Tensors tensors(p, call, loans, *queue);
   AlignedTensor q, k, v, out;
   ATTEND_TRY(tensors.queries(call.q, p.d, q));
@@ -83,7 +127,7 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
     a.k_bytes.boxes = pages_fit && k.takes_boxes() ? 1 : 0;
     a.v_bytes.boxes = pages_fit && v.takes_boxes() ? 1 : 0;
   }
-  if (is_one_query(p, size)) {
+  if (!has_options(p) && is_one_query(p, size)) {
     ATTEND_TRY(start_one_query(p, a, size, {q, k, v, out}, loans, *queue));
   } else {
     ATTEND_TRY(q.map({.rows = tiles.queries}, a.q));
@@ -103,9 +147,10 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
       ATTEND_TRY(queue->fill(a.counter, 0, sizeof(unsigned)));
     }
     const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
-    const auto threads = static_cast<unsigned>(forward_threads(size, has_byte_keys(p)));
+    const auto threads = static_cast<unsigned>(forward_threads(tiles, size, has_byte_keys(p)));
     ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, module_type(p), size),
-                             "attend_forward", blocks, threads, kForwardSharedBytes},
+                             has_options(p) ? "attend_forward_general" : "attend_forward", blocks,
+                             threads, kForwardSharedBytes},
                             &a));
   }
   ATTEND_TRY(tensors.finish(out));
@@ -136,6 +181,16 @@ extern constinit const Kernel<Forward> kCudaSm90Forward{
                       Feature::query_offset,
                       Feature::query_offset_each,
                       Feature::key_offset,
+                      Feature::softcap,
+                      Feature::bias_before_softcap,
+                      Feature::mask,
+                      Feature::short_mask,
+                      Feature::integer_mask,
+                      Feature::bias,
+                      Feature::alibi,
+                      Feature::sinks,
+                      Feature::blocks,
+                      Feature::dropout,
                       Feature::lse,
                       Feature::other_types,
                       Feature::weights,

@@ -77,6 +77,11 @@ struct RegisterTile {
 #pragma unroll
     for (int n = 0; n < kCount; ++n) x[n] *= factor[row(n)];
   }
+  // The same for results: 0 is +0, so that products with weights of 0 behind a sum change no bit.
+  __device__ __forceinline__ void finish_rows(const float (&factor)[2]) {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) x[n] = fmaf(x[n], factor[row(n)], 0.F);
+  }
   // The compiler must not move what reads or writes the sums across this place.
   __device__ __forceinline__ void pin() {
 #pragma unroll
@@ -216,6 +221,39 @@ __device__ __forceinline__ void store_rows(const RegisterTile<kColumns>& sums,
                  "r"(pack(T{}, x[0], x[1])), "r"(pack(T{}, x[2], x[3])), "r"(pack(T{}, x[4], x[5])),
                  "r"(pack(T{}, x[6], x[7]))
                  : "memory");
+  }
+}
+
+// Of four neighbours, each with a row of four words: thread t gets column t.
+__device__ __forceinline__ void transpose_of_four(std::uint32_t (&x)[4]) {
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2) {
+    const bool odd = (threadIdx.x & bit) != 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if ((n & bit) != 0) continue;
+      const std::uint32_t other = __shfl_xor_sync(~0U, odd ? x[n] : x[n + bit], bit);
+      (odd ? x[n] : x[n + bit]) = other;
+    }
+  }
+}
+
+// Rounds the thread's row kRow of sums into memory, the first `columns`, a multiple of 8: 64 bytes
+// of a row at a time. All threads of a warp ask; null: not this row.
+template <int kRow, class T, int kColumns>
+__device__ __forceinline__ void write_row(const RegisterTile<kColumns>& sums, T* to, int columns) {
+#pragma unroll
+  for (int n = 0; n < kColumns; n += 32) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const float* const two = sums.x + n / 2 + 4 * m + 2 * kRow;
+      x[m] = pack(T{}, two[0], two[1]);
+    }
+    transpose_of_four(x);
+    const int column = n + static_cast<int>(threadIdx.x % 4) * 8;
+    if (to != nullptr && column < columns)
+      *reinterpret_cast<uint4*>(to + column) = uint4{x[0], x[1], x[2], x[3]};
   }
 }
 

@@ -29,12 +29,13 @@ SHARED_BYTES = 232448
 
 def compile_all(folder, flags, source, sizes):
     """Each module in a compiler of its own, all at once."""
-    here = pathlib.Path(__file__).parent
+    here = pathlib.Path(__file__).resolve().parent
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     started = [subprocess.Popen([
-        "nvcc", "-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas",
-        "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", "-DATTEND_BYTES=false", *flags, "-o",
+        "nvcc", "-std=c++20", "-O3", "-cubin", "--expt-relaxed-constexpr", f"-I{here.parent}",
+        f"-I{here.parents[1]}/include", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v",
+        f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", "-DATTEND_BYTES=false", *flags, "-o",
         f"{folder}/{type_}_{d}.cubin", f"{here}/{source}"]) for type_ in ("bf16", "f16")
         for d in sizes]
     sys.exit(max(process.wait() for process in started))
