@@ -55,6 +55,13 @@ class Context:
     def threads(self) -> int: ...
 
     @staticmethod
+    def with_openmp(threads: int) -> Context:
+        """
+        One that computes with the threads of PyTorch's OpenMP; with its own, where that is not loaded.
+        For PyTorch's tensors, as attend.torch does.
+        """
+
+    @staticmethod
     def kernels() -> list[tuple[str, str, bool]]:
         """The table of kernels, best first: (name, operation, only if forced)."""
 

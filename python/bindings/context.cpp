@@ -1,6 +1,8 @@
-// Context: threads and kernels, and Ctrl-C. A caller's own threads and memory are for C++ alone.
+// Context: threads and kernels, and Ctrl-C. A caller's own threads and memory are for C++ alone,
+// but for PyTorch's threads.
 #include "bindings.h"
 #include "fields.h"
+#include "openmp.h"
 #include "options.h"
 
 #include <attend/context.h>
@@ -10,6 +12,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace attend::python {
 
@@ -116,6 +119,20 @@ pickle one that is made with the same arguments, where it is loaded.
           "__deepcopy__", [](nb::handle self, nb::handle) { return nb::borrow(self); }, "memo"_a,
           nb::sig("def __deepcopy__(self, memo: Any) -> Context"))
       .def_prop_ro("threads", &Context::threads)
+      .def_static(
+          "with_openmp",
+          [](int threads) {
+            ContextOptions options;
+            options.threads = threads;
+            options.parallel_for = openmp_threads(threads);
+            auto* const context = new Context(with_signals(options));
+            made_with[context] = {threads, {}};
+            return context;
+          },
+          nb::rv_policy::take_ownership, "threads"_a,
+          nb::sig("def with_openmp(threads: int) -> Context"),
+          "One that computes with the threads of PyTorch's OpenMP; with its own, where that is not "
+          "loaded.\nFor PyTorch's tensors, as attend.torch does.")
       .def_static(
           "kernels",
           [] {

@@ -1,4 +1,4 @@
-"""How many threads attend.torch computes with: as many as PyTorch, unless a call is given a Context.
+"""With which threads attend.torch computes: with PyTorch's own and as many, unless a call is given a Context.
 
 torch.set_num_threads() counts at the next call. The environment variable ATTEND_THREADS, which
 every other function of attend follows, comes before PyTorch's number; it is read at the first call.
@@ -10,7 +10,7 @@ import torch
 
 from attend import Context, default_context
 
-_current: Context | None = None  # that of the last call, and no other: each has threads of its own
+_current: Context | None = None  # that of the last call, and no other: each may have threads of its own
 _by_environment = False
 _given: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
 
@@ -25,11 +25,16 @@ def current() -> Context:
         _by_environment = bool(os.environ.get("ATTEND_THREADS"))
     elif _by_environment or found.threads == torch.get_num_threads():
         return found
+    _current = default_context() if _by_environment else _as_pytorch(torch.get_num_threads())
+    return _current
+
+
+def _as_pytorch(threads: int) -> Context:
+    # Its threads wait for work by spinning: others would have to take the processors from them.
+    if threads > 1 and "parallel backend: OpenMP" in torch.__config__.parallel_info():
+        return Context.with_openmp(threads)
     shared = default_context()
-    if not _by_environment and shared.threads != torch.get_num_threads():
-        shared = Context(threads=torch.get_num_threads())
-    _current = shared
-    return shared
+    return shared if shared.threads == threads else Context(threads=threads)
 
 
 def number_of(where: str, context: Context | None) -> int:
