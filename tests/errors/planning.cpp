@@ -339,17 +339,43 @@ std::vector<ErrorCase> gpus() {
     return ErrorCase{name, [=] { throw Unsupported(cuda::declines_sm90(p, capability)); }, reason,
                      "Unsupported"};
   };
+  // Of the row for forward alone, in bf16.
+  const auto forward = [](const char* name, const std::string& reason,
+                          void (*change)(ForwardProblem&)) {
+    ForwardProblem p;
+    p.type = p.out_type = DType::bf16;
+    change(p);
+    return ErrorCase{name,
+                     [=] {
+                       for (const Kernel<Forward>* row : kernel_table<Forward>())
+                         if (row->name == "cuda.sm90.forward")
+                           throw Unsupported(row->declines(p, {}));
+                     },
+                     reason, "Unsupported"};
+  };
   return {
       {"gpu_that_is_too_old", [] { throw Unsupported(cuda::declines_portable(kCuda, 75)); },
        "needs a GPU of sm_80 or later, cuda:0 is sm_75", "Unsupported"},
-      {"gpu_and_another_type_of_out",
-       [] {
-         ForwardProblem p;
-         p.type = DType::bf16;
-         for (const Kernel<Forward>* row : kernel_table<Forward>())
-           if (row->name == "cuda.sm90.forward") throw Unsupported(row->declines(p, {}));
-       },
-       "writes bf16, and out is f32", "Unsupported"},
+      forward("gpu_and_another_type_of_out", "writes bf16, and out is f32",
+              [](ForwardProblem& p) { p.out_type = DType::f32; }),
+      forward("gpu_and_options_over_keys_of_8_bits",
+              "takes keys of i8 without mask, blocks, bias, ALiBi, sinks, softcap and dropout",
+              [](ForwardProblem& p) {
+                p.own_k_type = p.own_v_type = p.k_scales = p.v_scales = p.sinks = true;
+                p.k_type = p.v_type = DType::i8;
+              }),
+      forward("gpu_and_a_bias_of_f64", "takes a bias of f32, bf16 or f16, not f64",
+              [](ForwardProblem& p) {
+                p.bias = true;
+                p.bias_type = DType::f64;
+              }),
+      forward("gpu_and_a_mask_of_long_numbers", "takes a mask and blocks of bytes, not of i64",
+              [](ForwardProblem& p) {
+                p.mask = true;
+                p.mask_type = DType::i64;
+              }),
+      forward("gpu_and_a_tiny_softcap", "takes a softcap from 2^-40 to 2^40, not 1e-30",
+              [](ForwardProblem& p) { p.softcap = 1e-30; }),
       refusal("gpu_without_the_copy_engine", 80, "needs a GPU of sm_90, cuda:0 is sm_80",
               [](Problem&) {}),
       refusal("gpu_and_another_d", 90,
