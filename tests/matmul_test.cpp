@@ -234,6 +234,35 @@ TEST(Matmul, a_wide_range_of_a_c_of_16_bits) {
   }
 }
 
+// Inside of a long sum a row asks whether it is to stop, for a c of 16 bits as for any other.
+TEST(Matmul, a_c_of_16_bits_stops_inside_of_a_sum) {
+  struct Asked : Interrupt {
+    int questions = 0;
+  };
+  for (const Kernel<Product>* kernel : kernel_table<Product>()) {
+    const ProductProblem problem{.device = {}, .type = DType::f32};
+    if (!why_not(*kernel, problem, features_of(problem), this_machine()).empty()) continue;
+    constexpr std::int64_t kRows = 110, kColumns = 35, kSteps = 10000;
+    const Tensor a = numbers({kSteps, kRows}, DType::f32, 1),
+                 b = numbers({kSteps, kColumns}, DType::bf16, 2);
+    Tensor c({kRows, kColumns}, DType::bf16);
+    Matrices<float> p{.m = kRows, .n = kColumns, .k = kSteps};
+    p.a = a.data<float>();
+    p.a_row = 1, p.a_depth = kRows;
+    p.b_type = DType::bf16, p.narrow = b.data<bf16>();
+    p.b_depth = kColumns, p.b_column = 1;
+    p.c_row = kColumns;
+    p.c_type = DType::bf16, p.narrow_c = c.data<bf16>();
+    Asked asked;
+    asked.ask = [](Interrupt& self, bool) noexcept {
+      ++static_cast<Asked&>(self).questions;
+      return false;
+    };
+    kernel->f32.run(p, {0, kRows, 0, kColumns, &asked});
+    EXPECT_GT(asked.questions, 0) << kernel->name;
+  }
+}
+
 // NaN, of any payload, and infinities of b, wherever rows are few or many, along or across.
 TEST(Matmul, what_is_not_finite_in_b_stays_in_its_column) {
   for_each_row([](Context& context, DType type) {

@@ -7,7 +7,7 @@
 #include "openmp.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cfenv>
@@ -24,23 +24,29 @@ using Parallel = void (*)(void (*body)(void*), void* data, unsigned threads, uns
 struct Job {
   const std::function<void(int)>& body;
   int strands;
+  const pthread_t caller = pthread_self();
   std::fenv_t environment{};  // the caller's
-  std::atomic<int> next{0};
+  std::atomic<int> next{1};
 };
 
+// Strand 0 is the caller's: it alone asks whether the call is to end, between its tasks.
 void work(void* data) {
   Job& job = *static_cast<Job*>(data);
+  const auto next = [&job] { return job.next.fetch_add(1, std::memory_order_relaxed); };
   std::fenv_t own;
   std::fegetenv(&own);
   std::fesetenv(&job.environment);
-  for (int strand; (strand = job.next.fetch_add(1, std::memory_order_relaxed)) < job.strands;)
+  for (int strand = pthread_equal(pthread_self(), job.caller) != 0 ? 0 : next();
+       strand < job.strands; strand = next())
     job.body(strand);
   std::fesetenv(&own);
 }
 
 // In the child of a fork() there are none of those threads, and GNU OpenMP would wait for them for
 // ever: it has others, of a Context.
-const pid_t loaded_in = getpid();
+bool in_a_child = false;
+[[maybe_unused]] const int known =
+    pthread_atfork(nullptr, nullptr, [] { in_a_child = true; });
 
 class InAChild {
  public:
@@ -63,7 +69,7 @@ ParallelFor openmp_threads(int threads) {
   if (parallel == nullptr) return {};
   return [parallel, threads, child = std::make_shared<InAChild>(threads)](
              int strands, const std::function<void(int)>& body) {
-    if (getpid() != loaded_in) return child->run(strands, body);
+    if (in_a_child) return child->run(strands, body);
     Job job{body, strands};
     std::fegetenv(&job.environment);
     // Always as many: GNU OpenMP ends threads that a smaller team has no use for.

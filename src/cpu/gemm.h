@@ -182,7 +182,8 @@ void for_panels(const MatrixRange& range, std::int64_t rows, Use use) noexcept {
   for (std::int64_t row = range.row_begin; row < range.row_end; row += rows)
     for (std::int64_t column = range.column_begin; column < range.column_end; column += kColumns)
       use(MatrixRange{row, row + rows < range.row_end ? row + rows : range.row_end, column,
-                      column + kColumns < range.column_end ? column + kColumns : range.column_end});
+                      column + kColumns < range.column_end ? column + kColumns : range.column_end,
+                      range.interrupt});
 }
 
 // Finished sums of a panel, rounded to a c of 16 bits.
@@ -194,8 +195,11 @@ template <class V>
     E* to = static_cast<E*>(p.narrow_c) + panel.row_begin * p.c_row + panel.column_begin;
     const SumOf<V>* from = sums.at;
     for (std::int64_t row = panel.row_begin; row < panel.row_end; ++row) {
-      for (std::int64_t n = 0; n < columns; n += V::kLanes)
-        store_elements(V::load(from + n), to + n, columns - n);
+      for (std::int64_t n = 0; n < columns; n += V::kLanes) {
+        const std::int64_t left = columns - n;
+        const V sum = left < V::kLanes ? V::load_first(from + n, left) : V::load(from + n);
+        store_elements(sum, to + n, left);
+      }
       to += p.c_row;
       from += sums.row;
     }
@@ -252,6 +256,13 @@ template <class V, bool kRounds>
   }
 }
 
+// A c of 16 bits: as many columns at a time as their sums are kept of.
+template <class V>
+[[gnu::noinline]] void run_rounded(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
+  for_panels<kKeptColumns<V>>(range, range.row_end - range.row_begin,
+                              [&](const MatrixRange& part) { run_across<V, true>(p, part); });
+}
+
 // Few rows of a stay close while b passes by, if it is packed; else a panel of b, once packed,
 // serves all rows.
 template <class V>
@@ -259,9 +270,7 @@ void run_matrix(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
   if (run_few_narrow<V>(p, range) || run_few<V>(p, range)) return;
   const std::int64_t all = range.row_end - range.row_begin;
   if constexpr (HasHalves<V, bf16>) {
-    if (p.narrow_c != nullptr)
-      return for_panels<kKeptColumns<V>>(
-          range, all, [&](const MatrixRange& part) { run_across<V, true>(p, part); });
+    if (p.narrow_c != nullptr) return run_rounded<V>(p, range);
   }
   if (p.is_across() || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
     return run_across<V, false>(p, range);

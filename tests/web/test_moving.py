@@ -30,7 +30,7 @@ def test_filters_move_nothing(show, name):
     tab = show(make(), address)
     for width in WIDTHS:
         check_filters(tab.resize(width), name)
-        tab.choose(renormalise=False)
+        tab.choose(renormalise=False, far=0)
 
 
 def check_filters(tab, name):

@@ -122,7 +122,7 @@ def test_attend_threads_is_read_at_the_first_call():
 
 OPENMP = "parallel backend: OpenMP" in torch.__config__.parallel_info()
 STARTED = """
-import os, torch, attend, attend.torch
+import os, time, torch, attend, attend.torch
 q = torch.randn(1, 8, 512, 64)
 
 def named():
@@ -133,6 +133,13 @@ def named():
         except OSError:  # it has just ended
             pass
     return names.count('attend')
+
+def named_in_time(count):
+    """A thread names itself when it first gets a processor."""
+    end = time.monotonic() + 300
+    while named() != count and time.monotonic() < end:
+        time.sleep(0.01)
+    return named()
 """
 
 
@@ -148,7 +155,6 @@ def said(code, **environment):
 def test_pytorchs_threads_compute_and_none_of_attends():
     """By the names of the threads, and the time of all but this one: it does not do the work alone."""
     code = """
-import time
 for threads in (2, 5, 4):
     torch.set_num_threads(threads)
     attend.torch.scaled_dot_product_attention(q, q, q)
@@ -164,7 +170,7 @@ print(named(), alone)
 
 
 def test_threads_of_attends_own_compute_where_the_environment_asks_for_them():
-    assert said("attend.torch.scaled_dot_product_attention(q, q, q); print(named())", ATTEND_THREADS="3") == "2\n"
+    assert said("attend.torch.scaled_dot_product_attention(q, q, q); print(named_in_time(2))", ATTEND_THREADS="3") == "2\n"
 
 
 @pytest.mark.parametrize("number", [3, 4])
@@ -177,10 +183,38 @@ child = os.fork()
 if child == 0:
     torch.set_num_threads({number})
     same = attend.torch.scaled_dot_product_attention(q, q, q).numpy().tobytes() == before.numpy().tobytes()
-    os._exit(10 * same + named())
+    os._exit(10 * same + named_in_time({number - 1}))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert said(code) == f"{10 + number - 1}\n"
+
+
+@pytest.mark.skipif(not OPENMP, reason="this PyTorch has other threads than OpenMP's")
+def test_ctrl_c_ends_a_call_on_pytorchs_threads():
+    """Of minutes: the caller has tasks of its own, between which it asks, however many threads there are."""
+    code = """
+import signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(8)
+clock = time.pthread_getcpuclockid(threading.get_ident())
+
+def ended(call):
+    begin = time.clock_gettime(clock)
+    def send():  # when this thread has computed for a while: it is then at work
+        while time.clock_gettime(clock) - begin < 0.2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    try:
+        threading.Thread(target=send).start()
+        call()
+    except KeyboardInterrupt:
+        return True
+
+long = torch.zeros(1, 2, 1 << 17, 64, requires_grad=True)
+print(ended(lambda: attend.torch.scaled_dot_product_attention(long, long, long)))
+print(torch.equal(attend.torch.scaled_dot_product_attention(q, q, q), attend.attention(q, q, q)))
+"""
+    assert said(code) == "True\nTrue\n"
 
 
 def test_every_thread_rounds_as_the_caller_does():
