@@ -154,8 +154,8 @@ Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k
   return checked<Forward>("attention", q, k, v, options, kNothingMore);
 }
 
-void check_inputs(const BackwardInputs& i, const AttentionOptions& options) {
-  checked<Backward>("attention_backward", i.q, i.k, i.v, options, kNothingMore);
+Request<Backward> check_inputs(const BackwardInputs& i, const AttentionOptions& options) {
+  return checked<Backward>("attention_backward", i.q, i.k, i.v, options, kNothingMore);
 }
 
 Request<Forward> check(const ForwardArguments& a) {

@@ -65,7 +65,8 @@ Request<Forward> check(const ForwardArguments& arguments);
 Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k,
                               const ConstTensorView& v,
                               const AttentionOptions& options);  // nothing written yet
-void check_inputs(const BackwardInputs& inputs, const AttentionOptions& options);  // likewise
+Request<Backward> check_inputs(const BackwardInputs& inputs,
+                               const AttentionOptions& options);  // likewise
 Request<Backward> check(const BackwardArguments& arguments);
 // The calls point into parts.
 Request<Merge> check(const MergeArguments& arguments, std::vector<Part>& parts);

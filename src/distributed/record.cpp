@@ -38,11 +38,12 @@ std::string value_of(const RecordField& field) {
 enum class Status : std::uint32_t { ok, invalid_argument, unsupported, out_of_memory, other };
 
 struct Sent {
-  static constexpr std::size_t kMostFields = 96, kMostText = 600;
+  static constexpr std::size_t kMostFields = 96, kMostText = 600, kMostFunction = 24;
   std::int64_t call = 0;
   Status status = Status::ok;
   std::uint32_t count = 0;
   std::uint64_t bits[kMostFields] = {};
+  char function[kMostFunction] = {};
   char text[kMostText] = {};  // what is wrong; if nothing is, the names of the kernels
 };
 static_assert(std::is_trivially_copyable_v<Sent>);
@@ -148,8 +149,9 @@ std::string difference(Wire& wire, const Record& record, std::size_t field, std:
   return both(text("[", n, "]"), value(kind, lists->theirs[n]), value(kind, lists->first[n]));
 }
 
-void compare(const char* function, Wire& wire, const std::vector<Sent>& all, const Record& record) {
+void compare(Wire& wire, const std::vector<Sent>& all, const Record& record) {
   const std::size_t ranks = all.size();
+  const char* const function = all[0].function;  // on all ranks the same words
   Group& group = wire.group();
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[r].call != all[0].call) {
@@ -203,6 +205,7 @@ void agree(const char* function, Wire& wire, std::int64_t call,
     Sent& mine = records->mine;
     std::string message;
     mine.call = call;
+    std::string_view(function).copy(mine.function, Sent::kMostFunction - 1);
     mine.status = status_of([&] { prepare(record); }, message);
     if (mine.status == Status::ok) message = record.kernels();
     mine.count = static_cast<std::uint32_t>(record.fields().size());
@@ -224,7 +227,7 @@ void agree(const char* function, Wire& wire, std::int64_t call,
     throw;
   }
   records->all[self] = records->mine;
-  compare(function, wire, records->all, record);
+  compare(wire, records->all, record);
 }
 
 }  // namespace attend::distributed

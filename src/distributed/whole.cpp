@@ -14,7 +14,7 @@ namespace {
 // A tensor of the whole's shape whose elements are all the same one: only its sizes are looked at.
 ConstTensorView sizes_only(const ConstTensorView& local, std::int64_t length) {
   static constexpr double kAddress = 0;
-  if (!local || local.rank() < 3) return local;  // the check says what is wrong
+  if (!local) return local;
   Shape shape = local.shape(), strides = local.strides();
   shape[2] = length;
   for (int dim = 0; dim < strides.rank(); ++dim) strides[dim] = 0;
@@ -186,13 +186,14 @@ WholeForward check_forward(int rank, int ranks, const Layouts& layouts, const Fo
         "attention: weights, scores and visited_blocks are not gathered from ranks; out and lse "
         "are");
   WholeForward whole;
+  // First the rank's own rows: what is wrong is then told of the sizes that were given.
+  whole.local =
+      check(ForwardArguments{a.q, a.k, a.v, a.out, options_of_rows(a.options), a.outputs});
   const Request<Forward> request =
       check_inputs(sizes_only(a.q, layouts.queries.total()), sizes_only(a.k, layouts.keys.total()),
                    sizes_only(a.v, layouts.keys.total()), options_of_whole(a.options, layouts));
   whole.problem = request.problem;
   whole.call = request.call;
-  whole.local =
-      check(ForwardArguments{a.q, a.k, a.v, a.out, options_of_rows(a.options), a.outputs});
   finish(kCaller, layouts, whole);
   return whole;
 }
@@ -203,9 +204,20 @@ WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
   const BackwardInputs& in = a.inputs;
   check_layouts(kCaller, rank, ranks, layouts, a.options, in.q, in.k);
   const AttentionGradients& g = a.gradients;
+  WholeBackward whole;
+  // Rows of which no gradient is wanted are checked as if dq were.
+  AttentionGradients of_rows{.dq = g.dq, .dk = g.dk, .dv = g.dv};
+  const AttentionOptions row_options = options_of_rows(a.options);
+  Tensor stand_in;
+  const bool none = !g.dq && !g.dk && !g.dv && (g.dbias || g.dsinks || g.dalibi);
+  if (none) {
+    check_inputs(in, row_options);
+    of_rows.dq = stand_in = Tensor(in.q.shape(), in.q.dtype());
+  }
+  whole.local = check(BackwardArguments{in, row_options, of_rows});
+  if (none) whole.local.problem.dq = false;
   const std::int64_t queries = layouts.queries.total(), keys = layouts.keys.total();
   const AttentionOptions options = options_of_whole(a.options, layouts);
-  WholeBackward whole;
   const BackwardInputs sizes{.q = sizes_only(in.q, queries),
                              .k = sizes_only(in.k, keys),
                              .v = sizes_only(in.v, keys),
@@ -223,17 +235,10 @@ WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
     whole.dsinks = request.problem.dsinks;
     whole.dalibi = request.problem.dalibi;
   } else {
-    const Request<Forward> request = check_inputs(sizes.q, sizes.k, sizes.v, options);
+    const Request<Backward> request = check_inputs(sizes, options);
     whole.problem = request.problem;
     whole.call = request.call;
   }
-  // Rows of which no gradient is wanted are checked as if dq were.
-  AttentionGradients of_rows{.dq = g.dq, .dk = g.dk, .dv = g.dv};
-  Tensor stand_in;
-  const bool none = !g.dq && !g.dk && !g.dv && (g.dbias || g.dsinks || g.dalibi);
-  if (none) of_rows.dq = stand_in = Tensor(in.q.shape(), in.q.dtype());
-  whole.local = check(BackwardArguments{in, options_of_rows(a.options), of_rows});
-  if (none) whole.local.problem.dq = false;
   finish(kCaller, layouts, whole);
   return whole;
 }
