@@ -23,48 +23,58 @@ constexpr std::int64_t kLength = 700;
 
 enum class Call { forward, backward };
 
+// Gradients that are sums over rows of all ranks: for dbias q, k, v and dout of the whole travel as
+// well as what rows have summed, and its columns are shared; for dsinks only the rows' sums.
+enum class Sums { none, dbias, dsinks, both };
+
 // A small causal problem.
 struct Whole {
   std::int64_t queries = kLength, granule = kGranule;
-  bool joins = false;  // gradients that are sums over rows of all ranks
+  Sums sums = Sums::none;
+  bool rows = true;    // dq, dk and dv
+  bool other = false;  // one rank has other sinks, which all hear of: they are sent to all
+  bool dbias() const { return sums == Sums::dbias || sums == Sums::both; }
+  bool dsinks() const { return sums == Sums::dsinks || sums == Sums::both; }
   Layouts layouts() const {
     return {Layout::serpentine({queries}, kRanks, granule),
             Layout::serpentine({queries == 1 ? 2000 : queries}, kRanks, granule)};
   }
-  AttentionOptions options() const {
+  AttentionOptions options(int rank) const {
+    static const Tensor bias(Shape{1, 4, kLength, kLength}), sinks(Shape{4}),
+        others({1.F, 2.F, 3.F, 4.F}, {4});
     AttentionOptions all{.causal = true};
-    if (joins) {
-      static const Tensor bias(Shape{1, 4, kLength, kLength}), sinks(Shape{4});
-      all.bias = bias;
-      all.sinks = sinks;
-    }
+    if (dbias()) all.bias = bias;
+    if (dsinks() || other) all.sinks = other && rank == kBad ? others : sinks;
     return all;
   }
 };
 
 // One rank's tensors of it.
 struct Mine {
-  explicit Mine(const Layouts& layouts, int rank, bool joins = false)
+  explicit Mine(const Layouts& layouts, int rank, const Whole& whole = {})
       : q(Shape{1, 4, layouts.queries.owned(rank), 8}), k(Shape{1, 2, layouts.keys.owned(rank), 8}),
-        v(k), out(q.shape()), lse(Shape{1, 4, layouts.queries.owned(rank)}), dq(q.shape()),
-        dk(k.shape()), dv(k.shape()) {
-    if (!joins) return;
-    dbias = Tensor(Shape{1, 4, kLength, kLength});
-    dsinks = Tensor(Shape{4});
+        v(k), out(q.shape()), lse(Shape{1, 4, layouts.queries.owned(rank)}), dout(out), dlse(lse) {
+    if (whole.rows) dq = Tensor(q.shape()), dk = Tensor(k.shape()), dv = Tensor(k.shape());
+    if (whole.dbias()) dbias = Tensor(Shape{1, 4, kLength, kLength});
+    if (whole.dsinks()) dsinks = Tensor(Shape{4});
   }
   void call(Call which, Group& group, const Layouts& layouts, const AttentionOptions& options,
             const DistributedOptions& distributed, Context& context) {
     if (which == Call::forward)
       return distributed::attention(group, layouts, q, k, v, out, options, {.lse = lse},
                                     distributed, context);
-    AttentionGradients gradients{.dq = dq, .dk = dk, .dv = dv};
+    AttentionGradients gradients;
+    if (dq) gradients.dq = dq;
+    if (dk) gradients.dk = dk;
+    if (dv) gradients.dv = dv;
     if (dbias) gradients.dbias = dbias;
     if (dsinks) gradients.dsinks = dsinks;
     distributed::attention_backward(
-        group, layouts, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = out, .dlse = {}},
-        options, gradients, distributed, context);
+        group, layouts,
+        {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout, .dlse = dlse}, options,
+        gradients, distributed, context);
   }
-  Tensor q, k, v, out, lse, dq, dk, dv, dbias, dsinks;
+  Tensor q, k, v, out, lse, dout, dlse, dq, dk, dv, dbias, dsinks;
 };
 
 std::string what(const std::exception_ptr& error) {
@@ -97,12 +107,18 @@ struct Phase {
 
   void make(Group& group, Context& context) const {
     const Layouts layouts = whole.layouts();
-    Mine(layouts, group.rank(), whole.joins)
-        .call(call, group, layouts, whole.options(), options, context);
+    try {
+      Mine(layouts, group.rank(), whole)
+          .call(call, group, layouts, whole.options(group.rank()), options, context);
+    } catch (const InvalidArgument& error) {
+      if (!whole.other || std::string_view(error.what()).find("sinks[0]") == std::string::npos)
+        throw;
+    }
   }
 };
 
-// Every kind of call, with the number of its transfers.
+// Every kind of call, with the number of its transfers. (Bits::fast is something else backward
+// alone, and in the scheme `gather`.)
 std::vector<Phase> phases(std::chrono::milliseconds timeout) {
   std::vector<Phase> all;
   for (const Call call : {Call::forward, Call::backward})
@@ -111,13 +127,21 @@ std::vector<Phase> phases(std::chrono::milliseconds timeout) {
         if (bits == Bits::fast && (scheme == Scheme::heads || call == Call::forward)) continue;
         all.push_back({call, {}, {scheme, bits, timeout}});
         if (call == Call::backward && bits == Bits::one_process)
-          all.push_back({call, {.joins = true}, {scheme, bits, timeout}});
+          all.push_back({call, {.sums = Sums::both}, {scheme, bits, timeout}});
         // So many runs of positions that they travel in messages.
         if (scheme == Scheme::gather)
           all.push_back({call, {.granule = 1}, {scheme, bits, timeout}});
       }
+  const DistributedOptions gather{Scheme::gather, Bits::one_process, timeout};
   // Queries go to the keys, and states come back.
-  all.push_back({Call::forward, {.queries = 1}, {Scheme::gather, Bits::one_process, timeout}});
+  all.push_back({Call::forward, {.queries = 1}, gather});
+  // Sums alone, after those of fast, and in messages.
+  all.push_back({Call::backward, {.sums = Sums::dbias, .rows = false}, gather});
+  all.push_back({Call::backward, {.sums = Sums::dsinks, .rows = false}, gather});
+  all.push_back({Call::backward, {.sums = Sums::both}, {Scheme::gather, Bits::fast, timeout}});
+  all.push_back({Call::backward, {.granule = 1, .sums = Sums::both, .rows = false}, gather});
+  // Lists that differ.
+  all.push_back({Call::forward, {.other = true}, gather});
   Context context({.threads = 1});
   for (Phase& phase : all) {
     std::atomic<std::int64_t> count{0};
@@ -137,7 +161,7 @@ template <class Scenario>
 void in_every_phase(std::chrono::milliseconds timeout, Scenario scenario) {
   std::vector<std::thread> threads;
   for (const Phase& phase : phases(timeout)) {
-    EXPECT_GE(phase.transfers, 3);
+    EXPECT_GE(phase.transfers, phase.whole.other ? 2 : 3);
     for (std::int64_t n = 0; n < phase.transfers; ++n)
       threads.emplace_back([=] { scenario(phase, n); });
   }
@@ -221,20 +245,21 @@ TEST(faults, a_rank_that_stops_is_named_within_the_time) {
 
 TEST(faults, a_slow_rank_changes_no_bit) {
   for (const Phase& phase : phases(std::chrono::minutes(2))) {
+    if (phase.whole.other) continue;  // writes nothing
     const auto run = [&](const ThreadGroup::BeforeTransfer& before) {
       Context context({.threads = 1});
       const ThreadGroup group(kRanks, before);
-      std::vector<Tensor> results(kRanks);
+      std::vector<std::vector<Tensor>> results(kRanks);
       const auto thrown = group.run([&](Group& mine) {
         const Layouts cut = phase.whole.layouts();
-        Mine tensors(cut, mine.rank(), phase.whole.joins);
-        fill_gaussian(tensors.q, 1);
-        fill_gaussian(tensors.k, 2);
-        fill_gaussian(tensors.v, 3);
-        if (phase.call == Call::backward) fill_gaussian(tensors.out, 4);
-        tensors.call(phase.call, mine, cut, phase.whole.options(), phase.options, context);
-        results[static_cast<std::size_t>(mine.rank())] =
-            phase.call == Call::forward ? tensors.out : tensors.dk;
+        Mine t(cut, mine.rank(), phase.whole);
+        fill_gaussian(t.q, 1);
+        fill_gaussian(t.k, 2);
+        fill_gaussian(t.v, 3);
+        if (phase.call == Call::backward) fill_gaussian(t.out, 4), fill_gaussian(t.dout, 5);
+        t.call(phase.call, mine, cut, phase.whole.options(mine.rank()), phase.options, context);
+        results[static_cast<std::size_t>(mine.rank())] = {t.out, t.lse,   t.dq,    t.dk,
+                                                          t.dv,  t.dbias, t.dsinks};
       });
       for (const auto& error : thrown) EXPECT_EQ(what(error), "nothing");
       return results;
@@ -243,7 +268,9 @@ TEST(faults, a_slow_rank_changes_no_bit) {
     const auto slow = run([](int rank, std::int64_t transfer) {
       if ((rank + transfer) % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
     });
-    for (std::size_t r = 0; r < fast.size(); ++r) EXPECT_TRUE(same_bits(fast[r], slow[r]));
+    for (std::size_t r = 0; r < fast.size(); ++r)
+      for (std::size_t n = 0; n < fast[r].size(); ++n)
+        EXPECT_TRUE(!fast[r][n] || same_bits(fast[r][n], slow[r][n])) << r << ", " << n;
   }
 }
 
@@ -346,6 +373,180 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
     EXPECT_EQ(what(error), "nothing");
 }
 
+// A tensor of one rank alone, in either call, that has another shape or type.
+TEST(faults, other_tensors_of_one_rank_are_named_by_all_and_the_group_goes_on) {
+  struct Wrong {
+    Call call;
+    Tensor Mine::*tensor;
+    Shape shape;  // of rank 1: 256 rows, 4 heads on 2 key heads, d 8
+    DType type;
+    std::string says;
+    std::string all_say() const {
+      const std::string function = call == Call::forward ? "attention: " : "attention_backward: ";
+      return "InvalidArgument: " + (says.starts_with("rank 1 was given")
+                                        ? function + says + "; all ranks must describe one problem"
+                                        : "rank 1: " + function + says);
+    }
+  };
+  constexpr Call kForward = Call::forward, kBackward = Call::backward;
+  constexpr DType kType = DType::f32;
+  const Wrong all[] = {
+      {kForward, &Mine::v, {1, 2, 5, 8}, kType, "v has 5 keys, k has 256; they must be equal"},
+      {kForward, &Mine::v, {1, 3, 256, 8}, kType, "v has 3 heads, k has 2; they must be equal"},
+      {kForward, &Mine::out, {1, 4, 5, 8}, kType, "out is [1, 4, 5, 8]; it must be [1, 4, 256, 8]"},
+      {kForward, &Mine::lse, {1, 4, 5}, kType, "lse is [1, 4, 5]; it must be [1, 4, 256]"},
+      {kForward,
+       &Mine::k,
+       {1, 2, 256, 8},
+       DType::bf16,
+       "rank 1 was given the type of k bf16, rank 0 f32"},
+      {kForward, &Mine::out, {1, 4, 256, 8}, DType::bf16, "out is bf16; it must be f32 or f64"},
+      {kBackward,
+       &Mine::q,
+       {1, 4, 5, 8},
+       kType,
+       "q has 5 rows, by layouts.queries rank 1 owns 256"},
+      {kBackward,
+       &Mine::q,
+       {1, 4, 256},
+       kType,
+       "q has 3 dimensions [1, 4, 256]; it must be [batch, heads, queries, d]"},
+      {kBackward,
+       &Mine::q,
+       {1, 3, 256, 8},
+       kType,
+       "k has 2 heads, q has 3; heads of q must be a multiple"},
+      {kBackward, &Mine::k, {1, 2, 5, 8}, kType, "k has 5 rows, by layouts.keys rank 1 owns 256"},
+      {kBackward, &Mine::k, {1, 2, 256, 9}, kType, "k has d 9, q has 8; they must be equal"},
+      {kBackward, &Mine::v, {1, 2, 5, 8}, kType, "v has 5 keys, k has 256; they must be equal"},
+      {kBackward, &Mine::v, {1, 3, 256, 8}, kType, "v has 3 heads, k has 2; they must be equal"},
+      {kBackward,
+       &Mine::out,
+       {1, 4, 5, 8},
+       kType,
+       "out is [1, 4, 5, 8]; it must be [1, 4, 256, 8]"},
+      {kBackward, &Mine::lse, {1, 4, 5}, kType, "lse is [1, 4, 5]; it must be [1, 4, 256]"},
+      {kBackward,
+       &Mine::dout,
+       {1, 4, 256, 9},
+       kType,
+       "dout is [1, 4, 256, 9]; it must be [1, 4, 256, 8]"},
+      {kBackward, &Mine::dlse, {1, 4, 5}, kType, "dlse is [1, 4, 5]; it must be [1, 4, 256]"},
+      {kBackward, &Mine::dq, {1, 4, 5, 8}, kType, "dq is [1, 4, 5, 8]; it must be [1, 4, 256, 8]"},
+      {kBackward, &Mine::dk, {1, 2, 5, 8}, kType, "dk is [1, 2, 5, 8]; it must be [1, 2, 256, 8]"},
+      {kBackward,
+       &Mine::dv,
+       {2, 2, 256, 8},
+       kType,
+       "dv is [2, 2, 256, 8]; it must be [1, 2, 256, 8]"},
+      {kBackward,
+       &Mine::dbias,
+       {1, 4, 700, 5},
+       kType,
+       "dbias is [1, 4, 700, 5]; it must be [1, 4, 700, 700]"},
+      {kBackward, &Mine::dsinks, {5}, kType, "dsinks is [5]; it must be [4]"},
+      {kBackward,
+       &Mine::q,
+       {1, 4, 256, 8},
+       DType::bf16,
+       "k is f32 and q bf16; k must be bf16, f16 or i8"},
+      {kBackward, &Mine::k, {1, 2, 256, 8}, DType::bf16, "dk is f32; it must be bf16"},
+      {kBackward,
+       &Mine::v,
+       {1, 2, 256, 8},
+       DType::i8,
+       "v is i8, but v_scales is missing; it says what the numbers mean"},
+      {kBackward, &Mine::out, {1, 4, 256, 8}, DType::bf16, "out is bf16; it must be f32 or f64"},
+      {kBackward, &Mine::lse, {1, 4, 256}, DType::bf16, "lse is bf16; it must be f32 or f64"},
+      {kBackward,
+       &Mine::dout,
+       {1, 4, 256, 8},
+       DType::f64,
+       "rank 1 was given the type of dout f64, rank 0 f32"},
+      {kBackward,
+       &Mine::dlse,
+       {1, 4, 256},
+       DType::f64,
+       "rank 1 was given the type of dlse f64, rank 0 f32"},
+      {kBackward, &Mine::dq, {1, 4, 256, 8}, DType::f64, "dq is f64; it must be f32"},
+      {kBackward, &Mine::dk, {1, 2, 256, 8}, DType::f64, "dk is f64; it must be f32"},
+      {kBackward, &Mine::dv, {1, 2, 256, 8}, DType::f64, "dv is f64; it must be f32"},
+      {kBackward, &Mine::dbias, {1, 4, 700, 700}, DType::f64, "dbias is f64; it must be f32"},
+      {kBackward, &Mine::dsinks, {4}, DType::f64, "dsinks is f64; it must be f32"},
+  };
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  const auto said_of = [&](Call call, const Whole& whole, const Wrong* wrong) {
+    const auto errors = group.run([&](Group& mine) {
+      Mine tensors(layouts(), mine.rank(), whole);
+      if (wrong != nullptr && mine.rank() == kBad)
+        tensors.*wrong->tensor = Tensor(wrong->shape, wrong->type);
+      tensors.call(call, mine, layouts(), whole.options(mine.rank()), {}, context);
+    });
+    for (const auto& error : errors) EXPECT_EQ(what(error), what(errors[0]));
+    return what(errors[0]);
+  };
+  const Whole plain, sums{.sums = Sums::both};
+  for (const Wrong& wrong : all) {
+    const bool of_sums = wrong.tensor == &Mine::dbias || wrong.tensor == &Mine::dsinks;
+    EXPECT_EQ(said_of(wrong.call, of_sums ? sums : plain, &wrong), wrong.all_say());
+    if (wrong.call == Call::forward || of_sums) continue;
+    EXPECT_EQ(said_of(wrong.call, sums, &wrong), wrong.all_say());
+  }
+  for (const Call call : {Call::forward, Call::backward})
+    EXPECT_EQ(said_of(call, sums, nullptr), "nothing");
+}
+
+// One rank counts a call that the others have not made: the numbers say so, on all ranks in the
+// same words, whatever each of them called.
+TEST(faults, ranks_in_different_calls_say_so_in_the_same_words) {
+  Context context({.threads = 1});
+  for (const int ahead : {0, kBad, 2}) {
+    const ThreadGroup group(kRanks);
+    const auto call = [&](Group& mine) {
+      Mine(layouts(), mine.rank())
+          .call(mine.rank() == 2 ? Call::backward : Call::forward, mine, layouts(), {},
+                {.timeout = std::chrono::minutes(2)}, context);
+    };
+    for (int n = 0; n < 2; ++n)
+      for (const auto& error : group.run([&](Group& mine) {
+             Mine(layouts(), mine.rank()).call(Call::forward, mine, layouts(), {}, {}, context);
+           }))
+        EXPECT_EQ(what(error), "nothing");
+    (void)group.rank(ahead).next_call();
+    const std::string said =
+        ahead == 0 ? "rank 1 is in call 2 of the group, rank 0 in 3"
+                   : "rank " + std::to_string(ahead) + " is in call 3 of the group, rank 0 in 2";
+    for (const auto& error : group.run(call))
+      EXPECT_EQ(what(error),
+                "PeerError: attention: " + said + "; all ranks must make the same calls");
+    for (int r = 0; r < kRanks; ++r) expect_refused(group.rank(r), context);
+  }
+}
+
+// A call that one rank makes alone: it waits for the others, and when they come, they for it.
+TEST(faults, a_call_of_one_rank_alone_ends_for_all_within_the_time) {
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  for (const bool others : {false, true}) {
+    const auto thrown = group.run([&](Group& mine) {
+      if ((mine.rank() == kBad) == others) return;
+      Mine(layouts(), mine.rank())
+          .call(Call::forward, mine, layouts(), {}, {.timeout = std::chrono::milliseconds(200)},
+                context);
+    });
+    for (int r = 0; r < kRanks; ++r) {
+      const std::string said = what(thrown[static_cast<std::size_t>(r)]);
+      if ((r == kBad) == others) {
+        EXPECT_EQ(said, "nothing");
+      } else {
+        EXPECT_TRUE(said.starts_with("PeerError: attention: no answer from rank")) << said;
+      }
+    }
+  }
+  for (int r = 0; r < kRanks; ++r) expect_refused(group.rank(r), context);
+}
+
 // A rank that cannot even name its arguments, instead of a call, of either function.
 TEST(faults, a_rank_that_refuses_a_call_is_heard_by_all_and_the_group_goes_on) {
   Context context({.threads = 1});
@@ -377,7 +578,7 @@ TEST(faults, other_kernels_of_one_rank_are_named_by_all) {
       other({.threads = 1, .kernels = "forward:reference.forward,backward:reference.backward"});
   const ThreadGroup group(kRanks);
   for (const Phase& phase : phases(std::chrono::minutes(2))) {
-    if (phase.whole.granule == 1) continue;
+    if (phase.whole.granule == 1 || phase.whole.other) continue;
     const auto thrown =
         group.run([&](Group& mine) { phase.make(mine, mine.rank() == kBad ? other : plain); });
     const std::string function = phase.call == Call::forward ? "attention" : "attention_backward",
@@ -406,7 +607,7 @@ TEST(faults, a_kernel_that_declines_is_told_before_anything_is_sent) {
   const Whole few{.queries = 1};
   for (const auto& error : group.run([&](Group& mine) {
          Mine(few.layouts(), mine.rank())
-             .call(Call::forward, mine, few.layouts(), few.options(),
+             .call(Call::forward, mine, few.layouts(), few.options(mine.rank()),
                    {.scheme = Scheme::gather, .timeout = std::chrono::minutes(2)},
                    mine.rank() == kBad ? other : plain);
        }))
@@ -535,8 +736,9 @@ TEST(faults, other_gradients_or_another_function_are_named) {
              .call(mine.rank() == kBad ? Call::backward : Call::forward, mine, layouts(), {}, {},
                    context);
        }))
-    EXPECT_NE(what(error).find("rank 1 was given operation (0 forward, 1 backward) 1, rank 0 0"),
-              std::string::npos);
+    EXPECT_EQ(what(error),
+              "InvalidArgument: attention: rank 1 was given operation (0 forward, 1 backward) 1, "
+              "rank 0 0; all ranks must describe one problem");
 }
 
 TEST(faults, an_interrupted_rank_ends_the_call_of_all) {
