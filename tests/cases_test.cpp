@@ -23,8 +23,7 @@ constexpr std::size_t kFields = [] {
 }();
 static_assert(member_count<cases::Case>() == kFields, "for_each_field must name every field");
 
-// ---- Everything that make() makes, in words
-// ------------------------------------------------------
+// ---- Everything that make() makes, in words -----------------------------------------------------
 
 void show(std::ostream& os, const ConstTensorView& view) {
   if (!view) return void(os << "none; ");
@@ -80,8 +79,7 @@ std::string made(const cases::Case& problem) {
   return os.str();
 }
 
-// ---- Another value of a field
-// --------------------------------------------------------------------
+// ---- Another value of a field -------------------------------------------------------------------
 
 DType other(DType type) {
   switch (type) {

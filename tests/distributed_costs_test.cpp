@@ -17,8 +17,7 @@ namespace {
 
 using namespace distributed;
 
-// ---- Bytes
-// ---------------------------------------------------------------------------------------
+// ---- Bytes --------------------------------------------------------------------------------------
 
 constexpr std::int64_t kRecord = 1600;  // more than the record of a call, from one rank to another
 
@@ -178,8 +177,7 @@ TEST(bytes, of_few_queries_are_a_fraction_of_the_keys) {
   for (const RankCost& rank : cost.forward) EXPECT_LT(rank.memory, keys / 50);  // nor are keys held
 }
 
-// ---- Balance
-// -------------------------------------------------------------------------------------
+// ---- Balance ------------------------------------------------------------------------------------
 
 double balance_of(const std::vector<RankCost>& costs) {
   double most = 0, sum = 0;
@@ -264,8 +262,7 @@ TEST(balance, two_windows_may_be_as_wide_as_can_be) {
             balanced_layouts(sizes, {.window = {.left = 8192, .right = 8192}}, 4).keys);
 }
 
-// ---- What plan() says
-// ----------------------------------------------------------------------------
+// ---- What plan() says ---------------------------------------------------------------------------
 
 TEST(plan, automatic_takes_heads_unless_they_are_uneven_or_move_much_more) {
   const auto chosen = [](const WholeSizes& sizes, const AttentionOptions& options, int ranks,

@@ -45,8 +45,7 @@ void work(void* data) {
 // In the child of a fork() there are none of those threads, and GNU OpenMP would wait for them for
 // ever: it has others, of a Context.
 bool in_a_child = false;
-[[maybe_unused]] const int known =
-    pthread_atfork(nullptr, nullptr, [] { in_a_child = true; });
+[[maybe_unused]] const int known = pthread_atfork(nullptr, nullptr, [] { in_a_child = true; });
 
 class InAChild {
  public:
