@@ -143,19 +143,20 @@ class ThreadGroup(_attend.ThreadRanks):
 
     def run(self, body: Callable[[Group], ResultT]) -> list[ResultT]:
         """What body(group) returns on each rank, on threads of their own. If any raised, what the first did, or,
-        if that was a PeerError, the first that was another."""
+        if that was a PeerError, the first that was another. Ctrl-C raises KeyboardInterrupt here; ranks go on till their calls end."""
         results: list[Any] = [None] * self.size
         errors: list[BaseException | None] = [None] * self.size
-        decided, all_started = threading.Event(), False
+        decided, ended, all_started = threading.Event(), threading.Semaphore(0), False
 
         def call(rank: int) -> None:
-            decided.wait()
-            if not all_started:
-                return
             try:
-                results[rank] = body(self.rank(rank))
+                decided.wait()
+                if all_started:
+                    results[rank] = body(self.rank(rank))
             except BaseException as error:
                 errors[rank] = error
+            finally:
+                ended.release()
 
         threads = [threading.Thread(target=call, args=(rank,)) for rank in range(self.size)]
         started = 0
@@ -168,6 +169,9 @@ class ThreadGroup(_attend.ThreadRanks):
             raise RuntimeError(f"ThreadGroup: of {self.size} threads only {started} could be started: {error}") from error
         finally:   # if there are not enough, nobody waits for those that are not there
             decided.set()
+            # Python 3.11 takes a thread whose join() was interrupted for one that has ended, and does not wait for it at its end.
+            for _ in range(started):
+                ended.acquire()
             for thread in threads[:started]:
                 thread.join()
         raised = [error for error in errors if error is not None]

@@ -128,3 +128,75 @@ def test_a_call_of_another_thread_is_not_ended_by_a_signal():
         assert results == [(1, 1, 3000, 64)]
         print('well')
     """)
+
+
+def test_ctrl_c_ends_a_call_of_ranks_and_the_others_hear_of_it():
+    """The main thread is a rank; the other one, a thread of little work, waits for it in its next call."""
+    run(1, """
+        from attend import distributed
+
+        group = distributed.ThreadGroup(2)
+        layout = distributed.Layout([LONG], [[1] + [0] * (LONG // 256 - 1)], 2)
+        heard = []
+
+        def call(rank, timeout=60):
+            x = distributed.take_rows(layout, rank, q)
+            return distributed.attention(x, x, x, group=group.rank(rank), layouts=layout, causal=True,
+                                         scheme='gather', timeout=timeout, context=context)
+
+        def other():
+            assert call(1).shape == (1, 1, 256, 64)
+            try:
+                call(1, 0.1)
+            except distributed.PeerError as error:
+                heard.append(str(error))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        interrupted(lambda: call(0))
+        thread.join()
+        assert heard == ['distributed.attention: no answer from rank 0 within 100 ms'], heard
+        for rank in 0, 1:
+            try:
+                call(rank)
+            except distributed.PeerError as error:
+                assert 'takes no more calls' in str(error)
+            else:
+                raise SystemExit('a group that failed took a call')
+        print('well')
+    """)
+
+
+def test_ctrl_c_while_ranks_are_threads_reaches_who_waits_for_them():
+    """They go on till their calls end, as any other thread's, and the process does not end before."""
+    run(1, """
+        from attend import distributed
+
+        few = np.zeros((1, 1, 1500, 64), 'float32')
+        slow = attend.Context(threads=1, kernels='forward:reference.forward')
+        clocks, results = {}, []
+
+        def rank(group):
+            clocks[group.rank] = time.pthread_getcpuclockid(threading.get_ident())
+            layout = distributed.Layout.serpentine([1500], 2)
+            x = distributed.take_rows(layout, group.rank, few)
+            results.append(distributed.attention(x, x, x, group=group, layouts=layout, context=slow).shape[2])
+
+        def send():
+            while len(clocks) < 2 or min(map(time.clock_gettime, clocks.values())) < 0.1:   # till both compute
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            distributed.ThreadGroup(2).run(rank)
+        except KeyboardInterrupt:
+            print('well')
+        else:
+            raise SystemExit('the call ended by itself')
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread():
+                thread.join()
+        assert sum(results) == 1500
+    """)

@@ -51,6 +51,14 @@ def test_the_stub_is_what_the_module_says(tmp_path):
     assert made.read_text() == (SOURCES / "attend" / "_attend.pyi").read_text()
 
 
+@pytest.mark.skipif(not shutil.which("readelf"), reason="no readelf: apt-get install binutils")
+def test_the_module_links_no_mpi():
+    """Whichever MPI there is comes with mpi4py."""
+    dynamic = subprocess.run(["readelf", "-d", "-W", attend._attend.__file__], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    assert needed and not [name for name in needed if re.search("mpi|open-(rte|pal)|pmi", name)], needed
+
+
 TYPED = """
 import numpy, attend
 q = numpy.ones((1, 1, 2, 4))
