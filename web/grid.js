@@ -230,11 +230,11 @@ export class Grid {
   questionWords() {
     const question = colouredBy() === "selection" ? asked() : null;
     if (!question) return say("heads_hint");
-    if (question.kind === "cell") return say("asked_cell", question);
-    const { chosen, of, kind } = question, n = chosen.length > 1 ? `${chosen[0]} …` : chosen[0];
-    const apart = kind === "query" && state.show === "difference";
+    const { chosen, of, kind } = question, apart = state.show === "difference" ? "_difference" : "";
+    if (kind === "cell") return say(`asked_cell${apart}`, question);
+    const n = chosen.length > 1 ? `${chosen[0]} …` : chosen[0];
     const cut = of > chosen.length ? ` ${say("asked_first", { n: chosen.length, of })}` : "";
-    return say(apart ? "asked_query_difference" : `asked_${kind}`, { n }) + cut;
+    return say(`asked_${kind}${apart}`, { n }) + cut;
   }
 
   // Asks every head for the weight where the selection is, and shows the answers.
