@@ -115,8 +115,11 @@ export function askKeys(head, question, runs) {
     const exact = head.exact && (over || filtered) ? columnOf(source, j) : null;
     const columns = exact ? [exact] : each.map((own) => weighed(own, j));
     const { out, most } = over && !exact ? columnOver(over, columns) : columns[0];
-    const received = exact ? null : each.map((own) => massOf(own, j));
-    add(total, exact ? sumOf(out) : over ? massOver(over, received) : received[0]);
+    if (exact || !(each[0].head ?? each[0]).mass) add(total, sumOf(out, most, source.error));
+    else {
+      const received = each.map((own) => massOf(own, j));
+      add(total, over ? massOver(over, received) : received[0]);
+    }
     if (chosen.length === 1) [bars, others] = [out, most];
     for (let i = 0; chosen.length > 1 && i < queries; ++i) {
       bars[i] = seen(bars[i], out[i]);
@@ -183,7 +186,10 @@ function columnOf(source, j) {
   return { out, most: new Float32Array(out.length) };
 }
 
-function sumOf(out) {
-  const value = out.reduce((sum, weight) => (isMark(weight) ? sum : sum + weight), 0);
-  return { value, off: value * kComputed };
+// All weights of a key, with what those that are not known are at most.
+function sumOf(out, most, error) {
+  const known = out.reduce((sum, weight) => (isMark(weight) ? sum : sum + weight), 0);
+  const others = most.reduce((sum, bound) => sum + bound, 0);
+  const off = known * Math.max(error, kComputed);
+  return { value: known + others, off, bound: others > 0 ? "most" : "" };
 }

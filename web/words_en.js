@@ -100,6 +100,7 @@ export const kEnglish = {
   tile_over: "largest {mean} over queries {queries}, keys {keys}",
   tile_mean: "mean {mean} over queries {queries}, keys {keys}",
   tile_largest: "; largest between {from} and {to}",
+  card_tiles: "picture: {what} of tiles of {queries} × {keys} cells",
   tile_place: "queries {queries} → keys {keys}",
   nan: "not a number",
   hidden_causal: "hidden: after the query (causal)",

@@ -91,6 +91,7 @@ export const kChinese = {
   tile_over: "查询 {queries}、键 {keys} 的最大值 {mean}",
   tile_mean: "查询 {queries}、键 {keys} 的平均值 {mean}",
   tile_largest: "；最大值在 {from} 与 {to} 之间",
+  card_tiles: "图：{queries} × {keys} 个格子一块，取{what}",
   tile_place: "查询 {queries} → 键 {keys}",
   nan: "非数值",
   hidden_causal: "被遮住：在查询之后（因果）",

@@ -348,6 +348,46 @@ def test_cards_over_heads_answer_for_a_key_in_a_difference(show):
         assert told(card["figure"]) == pytest.approx(apart.sum(), abs=6e-4) and len(card["pixels"]) == 20
 
 
+HINT = "([layer, which]) => document.querySelector(`.thumb[data-layer='${layer}'][${which}]`).title"
+
+
+def test_the_hint_of_a_card_says_what_its_picture_is_and_what_would_store_it(show):
+    html, weights, _ = model()
+    tab = show(html)
+    assert tab.evaluate(HINT, [1, "data-head='2'"]).endswith(
+        "\npicture: mean of tiles of 4 × 4 cells; stored with --window 1,2,0,40,0,40")
+    assert tab.evaluate(HINT, [0, "data-head='2'"]).endswith("\npicture: mean of tiles of 4 × 4 cells")  # q and k are there
+    for tile in ("mean", "maximum"):  # over heads each is what it is
+        assert tab.choose(tile=tile).evaluate(HINT, [1, "data-over='maximum'"]).endswith("picture: largest of tiles of 4 × 4 cells")
+    assert "picture: largest" in tab.evaluate(HINT, [1, "data-head='2'"])
+    tab.choose(cell=[30, 11], chosen=[30])
+    for h in range(4):
+        known = 11 in known_by(weights[1, h, 30], np.arange(40) <= 30, 4)
+        assert tab.evaluate(HINT, [1, f"data-head='{h}'"]).endswith(f"stored with --window 1,{h},30,1,11,1") != known
+    assert "--window" not in tab.evaluate(HINT, [0, "data-head='2'"])
+    assert tab.choose(cell=None).evaluate(HINT, [1, "data-head='2'"]).endswith("stored with --window 1,2,30,1,0,40")
+    assert tab.choose(reverse=True, chosen=[5]).evaluate(HINT, [1, "data-head='2'"]).endswith("stored with --window 1,2,0,40,5,1")
+
+
+def test_heads_without_masses_are_sorted_by_what_a_key_receives_at_most(show):
+    """A page without room for statistics: a bound where only that is known, in groups of their own."""
+    blobs, parts, weights = Blobs(), [], []
+    for n in range(3):
+        source = layer(67 + n, heads=2, queries=24, keys=24, causal=True)
+        weights.append(softmax(source)[0])
+        parts.append({**layer_of(source, blobs, f"layer {n}", embed=n == 0, top_k=3, tiles=8), "mass": None})
+    tab = show(page_of([{"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": parts}], blobs),
+               "#reverse=1&chosen=5&sort=selection")
+    cards, groups = tab.evaluate(CARDS), tab.evaluate(GROUPS)
+    for n in range(3):
+        for h in range(2):
+            text, value = cards[f"{n}.{h}"], weights[n][h, :, 5].sum()
+            assert text.startswith("≤") == (n > 0)
+            assert value <= told(text) if n else told(text) == pytest.approx(value, abs=6e-4)
+    values = [told(text) for _, cards in groups for text in cards]
+    assert values == sorted(values, reverse=True) and not any("no score" in title for title, cards in groups if cards)
+
+
 def test_cards_of_a_cell_count_filters_as_the_readout_does(show):
     tab = show(fixtures.small(), "#head=6&noFirst=1&renormalise=1&cell=4,1")
     assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(0.25)
