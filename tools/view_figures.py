@@ -5,8 +5,8 @@
 
 For each case (tokens x heads) q, k, v are drawn, with heads of size 64, and `attend view --causal` writes the page: its size, the keys
 that every row has, the layers that have q and k, the time that the command took, that of its processors, and its largest memory. A headless Chromium opens it five
-times, but for --closed. Medians: from the start of the navigation to the first map that is drawn, as the page itself marks it; from the first choice of a
-cell to the answers of all heads; and from later choices, of cells, of queries and of keys, of which the slowest is told.
+times for each kind of choice (a query, a key, a cell), but for --closed. Medians: from the start of the navigation to the first map that is
+drawn, as the page itself marks it; and of each kind from the first choice, and from later ones, to the answers of all heads.
 --docs writes the lines of these cases into the table of docs/view.md.
 Needs NumPy and, to open, Debian's chromium and the package playwright.
 """
@@ -28,24 +28,23 @@ import screenshots
 CASES = {"16x144": (16, 12, 12), "512x144": (512, 12, 12), "4096x144": (4096, 12, 12), "512x270": (512, 30, 9),
          "131072x8": (131072, 1, 8)}
 DRAWN = "() => performance.getEntriesByName('drawn')[0].startTime"
-# ms from a choice to the answers of all heads, those in sight drawn: of the first cell, and of later choices by what is chosen.
-ANSWERED = """async (length) => {
-  const cell = (i, j) => ({ cell: [i, j], chosen: [i], reverse: false }), query = (i) => ({ cell: null, chosen: [i], reverse: false }),
-    key = (j) => ({ cell: null, chosen: [j], reverse: true });
-  const choices = [["first", cell(length - 2, 3)], ["query", query(length >> 1)], ["key", key(length >> 2)], ["cell", cell(length >> 1, 1)],
-    ["query", query(length - 1)], ["key", key(2)], ["cell", cell(length - 1, length >> 1)]];
-  const times = {};
-  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+# ms from choices of one kind to the answers of all heads, those in sight drawn: of the first, and of later ones.
+ANSWERED = """async ([length, kind]) => {
+  const make = { cell: (i, j) => ({ cell: [i, j], chosen: [i], reverse: false }),
+    query: (i) => ({ cell: null, chosen: [i], reverse: false }), key: (i, j) => ({ cell: null, chosen: [j], reverse: true }) }[kind];
+  const times = [], frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   await attend.settled();
-  for (const [kind, choice] of choices) {
+  for (const [i, j] of [[length - 2, 3], [length >> 1, 1], [length - 1, length >> 1], [length >> 2, length >> 3]]) {
     await frame();
     const begin = performance.now();
-    attend.choose(choice);
+    attend.choose(make(i, j));
     await attend.settled();
-    (times[kind] ??= []).push(performance.getEntriesByName("answered")[0].startTime - begin);
+    times.push(performance.getEntriesByName("answered")[0].startTime - begin);
   }
   return times;
 }"""
+KINDS = ("query", "key", "cell")
+
 
 def draw(folder, length, layers, heads):
     """q, k, v [layers, 1, heads, length, 64]: noise, and a walk by which near tokens are alike."""
@@ -83,26 +82,27 @@ def held(page):
 
 
 def opened(page, length, times=5):
-    """Until the first map is drawn, the first answers are there, and later ones of the slowest kind: in words."""
+    """Until the first map is drawn, and of each kind of choice until the first and later answers are there: in words."""
     from playwright.sync_api import sync_playwright
-    drawn, answered = [], {}
+    drawn, first, later = [], {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}
     with sync_playwright() as playwright:
         browser = screenshots.launch(playwright)
-        for _ in range(times):
+        for kind in KINDS * times:
             tab = browser.new_page()
             tab.goto(page.resolve().as_uri())
             tab.wait_for_selector("#map[data-whole=true]", state="attached")
             drawn.append(tab.evaluate(DRAWN))
-            for kind, took in tab.evaluate(ANSWERED, length).items():
-                answered.setdefault(kind, []).extend(took)
+            one, *others = tab.evaluate(ANSWERED, [length, kind])
+            first[kind].append(one)
+            later[kind].extend(others)
             tab.close()
         browser.close()
-    first, *later = (statistics.median(answered[kind]) for kind in ("first", "cell", "query", "key"))
-    return [f"{statistics.median(drawn) / 1000:.2f} s", f"{first:.0f} ms", f"{max(later):.0f} ms"]
+    answers = [f"{statistics.median(first[kind]):.0f}, {statistics.median(later[kind]):.0f} ms" for kind in KINDS]
+    return [f"{statistics.median(drawn) / 1000:.2f} s", *answers]
 
 
-HEADER = ("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in | first answers | later |\n"
-          "|---|---|---|---|---|---|---|---|---|---|---|\n")
+HEADER = ("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in | query | key | cell |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 
 
 def document(lines):
@@ -135,7 +135,7 @@ def main():
             rows, exact = held(page)
             lines.append(
                 f"| {length} | {layers * heads} | {page.stat().st_size / 2**20:.1f} MiB | {rows} | {exact} | {seconds:.1f} s | "
-                f"{processors:.1f} s | {memory:.0f} MiB | {' | '.join(['', '', ''] if options.closed else opened(page, length))} |")
+                f"{processors:.1f} s | {memory:.0f} MiB | {' | '.join([''] * (1 + len(KINDS)) if options.closed else opened(page, length))} |")
             print(lines[-1], flush=True)
     if options.docs:
         document(lines)

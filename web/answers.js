@@ -1,7 +1,7 @@
 // The answer of one head, of the mean or largest over heads, or of either in the difference of two
 // runs, to what the selection asks.
+import {askKeysApart, askQueriesApart, further, within} from "./apart.js";
 import {FILTERED, HIDDEN, isMark, UNKNOWN} from "./data.js";
-import {kComputed} from "./filters.js";
 import {shown, sourceOf} from "./page.js";
 import {askKeys} from "./received.js";
 import {state} from "./state.js";
@@ -14,20 +14,10 @@ export function answer(heads, question) {
   const [a, b] = heads;
   if (b && (a.queries !== b.queries || a.keys !== b.keys)) return nothing(UNKNOWN);
   if (question.kind === "key")
-    return b ? apart(askKeys(a, question, heads), askKeys(b, question, heads))
-             : askKeys(a, question, heads);
+    return b ? askKeysApart(heads, question) : askKeys(a, question, heads);
   const source = sourceOf(heads, shown.kept);
   if (question.kind === "cell") return askCell(source, question);
-  return b ? askQueriesApart(source, question) : askQueries(source, a, question);
-}
-
-// What the mask hides in one of two runs counts as 0 there.
-function apart(a, b) {
-  const value = (one) => (one.mark === HIDDEN ? 0 : one.value);
-  if (a.mark && b.mark) return nothing(a.mark);
-  if (a.bound || b.bound) return nothing(UNKNOWN);
-  const off = (one) => Math.max(one.off ?? 0, kComputed * Math.abs(value(one)));
-  return { value: value(b) - value(a), off: off(a) + off(b), bound: "" };
+  return b ? askQueriesApart(source, heads, question) : askQueries(source, a, question);
 }
 
 function askCell(source, { i, j }) {
@@ -38,11 +28,14 @@ function askCell(source, { i, j }) {
   if (source.lacksRows) return nothing(UNKNOWN);
   if (cell.weight !== null)
     return { value: cell.weight, off: cell.off ?? cell.weight * cell.error, bound: "" };
-  return source.difference ? nothing(UNKNOWN) : { value: cell.most, bound: "most" };
+  return source.difference ? within(cell.between) : { value: cell.most, bound: "most" };
 }
 
-// Of two numbers or marks the one to be seen: the larger number, else what is not known.
-export function seen(a, b) { return isMark(a) && isMark(b) ? Math.min(a, b) : Math.max(a, b); }
+// Of two numbers or marks the one to be seen: the number further from 0, else what is not known.
+export function seen(a, b) {
+  if (isMark(a) || isMark(b)) return isMark(a) && isMark(b) ? Math.min(a, b) : Math.max(a, b);
+  return further(a, b);
+}
 
 // A threshold is about the mean or largest, of which a bound for every key costs too much.
 function cannotTell(source, head) {
@@ -53,33 +46,29 @@ function cannotTell(source, head) {
 // Where filters or norms are on, a key that is not stored may weigh more than those that are.
 function askQueries(source, head, { chosen }) {
   if (cannotTell(source, head)) return nothing(UNKNOWN);
-  const row = new Float32Array(head.keys);
-  const bars = new Float32Array(head.keys).fill(HIDDEN), bounds = new Set();
-  const others = new Float32Array(head.keys);  // what a weight that is not known is at most
+  const row = new Float32Array(head.keys), { length } = row, bounds = new Set();
+  const bars = chosen.length === 1 ? row : new Float32Array(length).fill(HIDDEN);
+  const others = new Float32Array(length);  // what a weight that is not known is at most
   const over = head.heads ? source.head ?? source : null;
   over?.bound();
   let sum = 0, key = -1, all = 0, off = 0, whole = true;
   for (const i of chosen) {
     if (i >= head.queries) continue;
-    source.segment(i, 0, head.keys, row);
-    let best = 0;
-    for (let j = 0; j < row.length; ++j) {
-      bars[j] = seen(bars[j], row[j]);
-      if (row[j] > best) [best, key] = [row[j], j];
-      if (Number.isNaN(row[j])) best = NaN;
+    source.segment(i, 0, length, row);
+    let best = 0, unknown = false;
+    for (let j = 0; j < length; ++j) {
+      const value = row[j];
+      if (value > best) [best, key] = [value, j];
+      else if (value === UNKNOWN) unknown = true;
+      else if (Number.isNaN(value)) best = NaN;
     }
+    for (let j = 0; bars !== row && j < length; ++j) bars[j] = seen(bars[j], row[j]);
     off += best * source.error;
-    if (row.includes(UNKNOWN)) {
-      const own = over ? 0 : source.mostInRow(i);
-      let other = own;
+    if (unknown) {
       whole = false;
-      for (let j = 0; j < row.length; ++j) {
-        if (row[j] !== UNKNOWN) continue;
-        if (over?.least[j] > best) [best, key] = [over.least[j], j];
-        const at = over ? over.most[j] : own;
-        others[j] = Math.max(others[j], at);
-        other = Math.max(other, at);
-      }
+      for (let j = 0; over && j < length; ++j)
+        if (row[j] === UNKNOWN && over.least[j] > best) [best, key] = [over.least[j], j];
+      const other = mostOfOthers(source, over, i, row, others);
       if (best === 0) bounds.add("most");
       else if (best < other && (source !== head || over || !head.rows?.has(i))) bounds.add("least");
       best ||= other;
@@ -92,23 +81,23 @@ function askQueries(source, head, { chosen }) {
   return { value, off: off / all, bound, key: all === 1 ? key : -1, bars, mostAt, whole };
 }
 
-// The difference that is furthest from 0 of those that are known of the chosen queries.
-function askQueriesApart(source, { chosen }) {
-  if (source.lacksRows) return nothing(UNKNOWN);
-  const row = new Float32Array(source.keys);
-  let best = null, mark = HIDDEN, whole = true;
-  for (const i of chosen) {
-    if (i >= source.queries) continue;
-    source.segment(i, 0, source.keys, row);
-    for (let j = 0; j < row.length; ++j) {
-      if (isMark(row[j])) mark = Math.min(mark, row[j]);
-      else if (!best || !(Math.abs(row[j]) <= Math.abs(best.value))) best = { i, j, value: row[j] };
-      if (Number.isNaN(row[j])) return { value: NaN, bound: "" };
-      if (row[j] === UNKNOWN) whole = false;
+// What those weights of query i that are not known are at most, each of them into others where that
+// is more, and all together: of a head no more than the row or the tile allows.
+export function mostOfOthers(source, over, i, row, others) {
+  const own = over ? 0 : source.mostInRow(i), tiles = over ? null : source.tiles;
+  const side = tiles?.keys ?? row.length;
+  let most = 0;
+  for (let begin = 0; begin < row.length; begin += side) {
+    const end = Math.min(begin + side, row.length);
+    let inTile = NaN;  // once it is needed
+    for (let j = begin; j < end; ++j) {
+      if (row[j] !== UNKNOWN) continue;
+      if (!over && Number.isNaN(inTile))
+        inTile = tiles ? source.mostIn(Math.floor(i / tiles.queries), begin / side) : Infinity;
+      const at = over ? over.most[j] : Math.min(own, inTile);
+      if (at > others[j]) others[j] = at;
+      if (at > most) most = at;
     }
   }
-  if (!best) return {...nothing(mark), whole };
-  const { weight, off } = source.cell(best.i, best.j),
-                      key = weight && chosen.length === 1 ? best.j : -1;
-  return { value: weight ?? best.value, off: off ?? 0, bound: "", key, whole };
+  return most;
 }

@@ -6,6 +6,7 @@ import {FILTERED, HIDDEN, PageError, UNKNOWN} from "./data.js";
 import {clamp, element, fill, scores} from "./dom.js";
 import {Overview} from "./overview.js";
 import {hasTwoRuns, headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
+import {storingFlag} from "./readout.js";
 import {answerWords, colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
 import {answerOf, answerOver, askAll, asked, isAsked, largestDrawn} from "./selection.js";
 import {choose, state} from "./state.js";
@@ -22,6 +23,9 @@ function whyNot(answer) {
   const [, key] = words.find(([mark]) => mark === answer?.mark) ?? [];
   return key ? say(key) : null;
 }
+
+// Whether tiles are of several cells each.
+function isOfSeveral(tiles) { return Boolean(tiles && tiles.queries * tiles.keys > 1); }
 
 export class Grid {
   constructor(root) {
@@ -178,7 +182,8 @@ export class Grid {
       score.textContent = this.short(figure);
       place.label.textContent = words;
       button.setAttribute("aria-label", spoken);
-      button.title = label?.definition ? `${spoken}\n${label.definition}` : spoken;
+      const lines = [spoken, label?.definition, this.pictureWords(layer, head)];
+      button.title = lines.filter(Boolean).join("\n");
       const share = top > 0 && ranks[n] >= 0 ? ranks[n] / top : 0;
       bar.style.width = by ? `${clamp(100 * share, share > 0 ? 4 : 0, 100)}%` : "0";
       bar.style.backgroundColor = scale.css(0.35 + 0.65 * share);
@@ -187,12 +192,34 @@ export class Grid {
       const answer = this.answer(layer, 0, over), figure = answerWords(answer);
       const key = answer?.key >= 0 ? this.keyWords(answer.key) : null;
       score.textContent = this.short(figure);
-      button.title = [words, whyNot(answer), key, figure].filter(Boolean).join(", ");
-      button.setAttribute("aria-label", button.title);
+      const spoken = [words, whyNot(answer), key, figure].filter(Boolean).join(", ");
+      button.setAttribute("aria-label", spoken);
+      button.title = [spoken, this.pictureWords(layer, 0, over)].filter(Boolean).join("\n");
     }
     this.overview.draw(by ?? "maximum");
     fill(this.hint, this.usualHint());
     this.mark();
+  }
+
+  // What the picture of a card is, where it does not have every weight, and what would store those.
+  pictureWords(layer, head, over = null) {
+    const own = runOf(state.show).layers[layer], { queries, keys, tiles } = own;
+    const answer = this.answer(layer, head, over), question = answer && asked();
+    const stored = (part) =>
+        (over || !part ? null : say("stored_by", { flag: storingFlag(layer, head, part) }));
+    if (question) {
+      if (!answer.bound && answer.whole !== false) return null;
+      const { kind, i, j, chosen } = question, [n] = chosen ?? [];
+      return stored(
+          kind === "cell"         ? [i, 1, j, 1]
+              : chosen.length > 1 ? null
+              : kind === "query"  ? [n, 1, 0, keys]
+                                  : [0, queries, n, 1]);
+    }
+    if (!isOfSeveral(tiles) || drawsCells(layersShown(layer))) return null;
+    const size = { what: say(over ?? state.tile), queries: tiles.queries, keys: tiles.keys };
+    const all = layersShown(layer).every((each) => each?.q) ? null : stored([0, queries, 0, keys]);
+    return [say("card_tiles", size), all].filter(Boolean).join("; ");
   }
 
   // Without the 0 before the point where cards are narrow.
@@ -221,20 +248,19 @@ export class Grid {
 
   // Whether some pictures are of tiles, each of several cells.
   drawsTiles() {
-    const several = ({ tiles }) => tiles && tiles.queries * tiles.keys > 1;
     return runOf(state.show)
-        .layers.some((layer, at) => several(layer) && !drawsCells(layersShown(at)));
+        .layers.some(({ tiles }, at) => isOfSeveral(tiles) && !drawsCells(layersShown(at)));
   }
 
   // What the colours of the grid say.
   questionWords() {
     const question = colouredBy() === "selection" ? asked() : null;
     if (!question) return say("heads_hint");
-    if (question.kind === "cell") return say("asked_cell", question);
-    const { chosen, of, kind } = question, n = chosen.length > 1 ? `${chosen[0]} …` : chosen[0];
-    const apart = kind === "query" && state.show === "difference";
+    const { chosen, of, kind } = question, apart = state.show === "difference" ? "_difference" : "";
+    if (kind === "cell") return say(`asked_cell${apart}`, question);
+    const n = chosen.length > 1 ? `${chosen[0]} …` : chosen[0];
     const cut = of > chosen.length ? ` ${say("asked_first", { n: chosen.length, of })}` : "";
-    return say(apart ? "asked_query_difference" : `asked_${kind}`, { n }) + cut;
+    return say(`asked_${kind}${apart}`, { n }) + cut;
   }
 
   // Asks every head for the weight where the selection is, and shows the answers.

@@ -57,6 +57,17 @@ export class Head {
     return [begin, Math.max(begin, end)];
   }
 
+  // Queries [begin, end) that may see key j by position.
+  queriesOf(j) {
+    const first = j - this.offset, [left, right] = this.layer.window ?? [-1, -1];
+    let begin = 0, end = j < this.length ? this.queries : 0;
+    if (this.layer.causal) begin = first;
+    if (right >= 0) begin = Math.max(begin, first - right);
+    if (left >= 0) end = Math.min(end, first + left + 1);
+    begin = Math.min(Math.max(0, begin), this.queries);
+    return [begin, Math.max(begin, end)];
+  }
+
   masked(i, j) {
     const mask = this.open.mask;
     if (!mask) return false;
@@ -183,12 +194,16 @@ export class Head {
   stored(i, j0, j1, out, at) {
     const [begin, end] = this.range(i), { rows } = this, nan = this.isNaN(i);
     const others = nan ? NaN : rows?.whole(i) ? HIDDEN : UNKNOWN;
-    for (let j = j0; j < j1; ++j) {
-      const number = this.tiles ? this.tileNumber(i, j) : -1;
-      const hidden =
-          j < begin || j >= end || this.masked(i, j) || (number >= 0 && this.tileHidden(number));
-      out[at + j - j0] = hidden ? HIDDEN : others;
+    const side = this.tiles?.keys ?? this.keys, stop = Math.min(j1, end);
+    out.fill(HIDDEN, at, at + j1 - j0);
+    for (let j = Math.max(j0, begin); j < stop;) {
+      const last = Math.min(stop, (Math.floor(j / side) + 1) * side);
+      if (!this.tiles || !this.tileHidden(this.tileNumber(i, j)))
+        out.fill(others, at + j - j0, at + last - j0);
+      j = last;
     }
+    for (let j = Math.max(j0, begin); this.open.mask && j < stop; ++j)
+      if (this.masked(i, j)) out[at + j - j0] = HIDDEN;
     this.known(i, (j, weight) => {
       if (j >= j0 && j < j1) out[at + j - j0] = weight;
     });

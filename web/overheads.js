@@ -32,17 +32,25 @@ export class OverHeads {
     const sums = new Float64Array(n), seen = new Uint16Array(n);
     const unknown = new Uint16Array(n), mean = this.which === "mean";
     if (this.part.length < n) this.part = new Float64Array(n);
+    const [begin, end] = this.range(i), first = Math.max(0, begin - j0);
+    const last = Math.min(n, end - j0);  // all others are hidden by position
     most?.fill(0, 0, n);
     for (const head of this.heads) {
-      const others = most ? head.mostInRow(i) : 0;
+      const own = most ? head.mostInRow(i) : 0, { queries, keys } = head.tiles ?? {};
+      let others = own, column = -1;
       head.segment(i, j0, j1, this.part);
-      for (let m = 0; m < n; ++m) {
+      for (let m = first; m < last; ++m) {
         const value = this.part[m];
         if (value === HIDDEN) continue;
         if (value === UNKNOWN) ++unknown[m];
         else sums[m] = mean ? sums[m] + value : this.larger(sums[m], value);
-        if (most && value === UNKNOWN)
+        if (most && value === UNKNOWN) {
+          if (keys && column !== Math.floor((j0 + m) / keys)) {
+            column = Math.floor((j0 + m) / keys);
+            others = Math.min(own, head.mostIn(Math.floor(i / queries), column));
+          }
           most[m] = mean && !this.apart ? most[m] + others : Math.max(most[m], others);
+        }
         ++seen[m];
       }
     }

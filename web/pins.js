@@ -1,5 +1,6 @@
 // Heads that are pinned, side by side below the map: the same part of each, the same cell marked,
 // and the weight there.
+import {within} from "./apart.js";
 import {Blocks} from "./blocks.js";
 import {PageError} from "./data.js";
 import {element, fill} from "./dom.js";
@@ -7,9 +8,14 @@ import {scaleOf} from "./mapscale.js";
 import {headName, headOf, labelOf, layersShown, shown, sourceOf} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, levelOf} from "./plot.js";
-import {cellFigure, isBounded, mostWords} from "./readout.js";
+import {cellFigure, differenceWords, isBounded, mostWords, outward} from "./readout.js";
 import {choose, pinned, state} from "./state.js";
 import {say} from "./text.js";
+
+// A difference that lies between two numbers, as cards tell it.
+function withinWords({ value, off, bound }) {
+  return bound ? `± ${outward(Math.abs(value), Math.ceil)}` : differenceWords(value, off);
+}
 
 export class Pins {
   constructor(map) {
@@ -105,6 +111,7 @@ export class Pins {
     if (!at) return " ";
     const cell = source.cell(...at), start = `${at[0]} → ${at[1]}: `;
     if (isBounded(cell)) return start + mostWords(cell.most);
+    if (cell.between) return start + withinWords(within(cell.between));
     if (cell.kind !== "exact") return start + say(cell.kind);
     return start + cellFigure(cell, source.difference);
   }

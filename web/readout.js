@@ -78,8 +78,11 @@ export function storedFigure(value, off) {
   return value === 0 && off > 0 ? mostWords(off) : inWords(value, off, 4, number);
 }
 
+// What would store a part of a head: [query, queries, key, keys].
+export function storingFlag(layer, head, part) { return `--window ${[layer, head, ...part]}`; }
+
 // What would store a cell of the head that is shown.
-export function windowFlag(i, j) { return `--window ${state.layer},${state.head},${i},1,${j},1`; }
+export function windowFlag(i, j) { return storingFlag(state.layer, state.head, [i, 1, j, 1]); }
 
 // A tile in words: over which cells its mean is taken, and between which numbers the largest lies.
 export function tileWords(tile, difference) {

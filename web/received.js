@@ -16,28 +16,51 @@ function column(head, j) {
   return head.columns.get(j);
 }
 
-// What a weight of each query that is not stored is at most, NaN of those that are not numbers: for
-// all keys, and worked out once, so it is kept with what was opened of the layer.
+// What a weight of each query that is not stored is at most: NaN of those that are not numbers,
+// HIDDEN of those that have stored all they see. Of all keys, and worked out once, so it is kept
+// with what was opened of the layer.
 function boundsOf(head) {
-  const all = head.open.bounds ??= [];
-  all[head.h] ??= Float32Array.from(
-      { length: head.queries }, (_, i) => (head.isNaN(i) ? NaN : head.mostInRow(i)));
-  return all[head.h];
+  const all = head.open.bounds ??= [], { h, queries, rows } = head;
+  if (all[h]) return all[h];
+  const bounds = all[h] = new Float32Array(queries);
+  for (let i = 0; i < queries; ++i)
+    bounds[i] = head.isNaN(i) ? NaN : rows?.whole(i) ? HIDDEN : head.mostInRow(i);
+  return bounds;
+}
+
+// Works out ahead what a choice of any key needs of a head.
+export function prepareKeys(head) {
+  if (head.exact) return;
+  boundsOf(head);
+  head.rows?.orderByKey(head.keys);
+}
+
+// Of key j for the queries [begin, end): what is hidden, and what the others are at most.
+function boundColumn(head, j, begin, end, out, most) {
+  const { tiles, rows } = head, bounds = boundsOf(head), side = tiles?.queries ?? end;
+  for (let i = begin; i < end;) {
+    const last = Math.min(end, (Math.floor(i / side) + 1) * side);
+    if (tiles && head.tileHidden(head.tileNumber(i, j))) i = last;
+    const inTile =
+        tiles && i < last ? head.mostIn(Math.floor(i / side), Math.floor(j / tiles.keys)) : 1;
+    for (; i < last; ++i) {
+      const bound = bounds[i];
+      if (bound === HIDDEN || head.masked(i, j)) continue;
+      out[i] = Number.isNaN(bound) ? NaN : UNKNOWN;
+      most[i] = Number.isNaN(bound) ? 0 : rows?.has(i) ? Math.min(bound, inTile) : inTile;
+    }
+  }
 }
 
 function readColumn(head, j) {
-  const { queries, rows } = head, one = new Float32Array(1);
-  const bounds = head.exact ? null : boundsOf(head);
-  const out = new Float32Array(queries), most = new Float32Array(queries);
-  for (let i = 0; i < queries; ++i) {
-    if (head.exact) {
+  const { queries, rows } = head, one = new Float32Array(1), [begin, end] = head.queriesOf(j);
+  const out = new Float32Array(queries).fill(HIDDEN), most = new Float32Array(queries);
+  if (head.exact)
+    for (let i = begin; i < end; ++i) {
       head.segment(i, j, j + 1, one);
       out[i] = one[0];
-    } else {
-      out[i] = head.hiddenBy(i, j) ? HIDDEN : Number.isNaN(bounds[i]) ? NaN : UNKNOWN;
-      most[i] = out[i] === UNKNOWN ? bounds[i] : 0;
     }
-  }
+  else boundColumn(head, j, begin, end, out, most);
   const store = (i, weight) => {
     if (Number.isNaN(out[i])) return;
     out[i] = weight;
@@ -85,16 +108,20 @@ export function askKeys(head, question, runs) {
   const inside = question.chosen.filter((j) => j < keys),
         chosen = inside.filter((j) => !shown.kept || shown.kept[j] === 1);
   if (inside.length > 0 && chosen.length === 0) return nothing(FILTERED);
-  const bars = new Float32Array(queries).fill(HIDDEN), others = new Float32Array(queries);
+  let bars = new Float32Array(queries).fill(HIDDEN), others = new Float32Array(queries);
   const each = head.heads ? plain.heads : [plain], over = head.heads ? plain : null;
   const total = { value: 0, off: 0, bound: "" };
   for (const j of chosen) {
     const exact = head.exact && (over || filtered) ? columnOf(source, j) : null;
     const columns = exact ? [exact] : each.map((own) => weighed(own, j));
     const { out, most } = over && !exact ? columnOver(over, columns) : columns[0];
-    const received = exact ? null : each.map((own) => massOf(own, j));
-    add(total, exact ? sumOf(out) : over ? massOver(over, received) : received[0]);
-    for (let i = 0; i < queries; ++i) {
+    if (exact || !(each[0].head ?? each[0]).mass) add(total, sumOf(out, most, source.error));
+    else {
+      const received = each.map((own) => massOf(own, j));
+      add(total, over ? massOver(over, received) : received[0]);
+    }
+    if (chosen.length === 1) [bars, others] = [out, most];
+    for (let i = 0; chosen.length > 1 && i < queries; ++i) {
       bars[i] = seen(bars[i], out[i]);
       others[i] = Math.max(others[i], most[i]);
     }
@@ -159,7 +186,10 @@ function columnOf(source, j) {
   return { out, most: new Float32Array(out.length) };
 }
 
-function sumOf(out) {
-  const value = out.reduce((sum, weight) => (isMark(weight) ? sum : sum + weight), 0);
-  return { value, off: value * kComputed };
+// All weights of a key, with what those that are not known are at most.
+function sumOf(out, most, error) {
+  const known = out.reduce((sum, weight) => (isMark(weight) ? sum : sum + weight), 0);
+  const others = most.reduce((sum, bound) => sum + bound, 0);
+  const off = known * Math.max(error, kComputed);
+  return { value: known + others, off, bound: others > 0 ? "most" : "" };
 }

@@ -6,8 +6,9 @@ const kRounded = 2e-4;  // what rounding may add to the sum of a row
 
 export class Rows {
   // rows as unpacked, lse(i) of this head, and the score of its sink (null: none).
-  constructor({ from, count, k, keys, weights, none }, h, lse, sink) {
-    Object.assign(this, { from, count, k, keys, weights, none, lse, sink });
+  constructor(all, h, lse, sink) {
+    const { from, count, k, keys, weights, none } = all;
+    Object.assign(this, { all, h, from, count, k, keys, weights, none, lse, sink });
     this.base = h * count;
   }
 
@@ -32,11 +33,31 @@ export class Rows {
       use(this.keys[n], this.weights[n]);
   }
 
-  // Calls use(query, weight) for the stored weights of a key.
+  // Puts what is stored of the head in the order of its keys, `length` in number: of key j the
+  // entries starts[j] to starts[j + 1] - 1. Kept with what was opened of the layer.
+  orderByKey(length) {
+    const ordered = this.all.byKey ??= [], { keys, k, count, h } = this, begin = this.base * k;
+    if (ordered[h]) return;
+    const starts = new Uint32Array(length + 1), isKey = (key) => key >= 0 && key < length;
+    for (let n = begin; n < begin + count * k; ++n)
+      if (isKey(keys[n])) ++starts[keys[n] + 1];
+    for (let j = 0; j < length; ++j) starts[j + 1] += starts[j];
+    const entries = new Uint32Array(starts[length]), next = starts.slice();
+    for (let n = 0; n < count * k; ++n)
+      if (isKey(keys[begin + n])) entries[next[keys[begin + n]]++] = n;
+    ordered[h] = { starts, entries };
+  }
+
+  // Calls use(query, weight) for the stored weights of a key: of those in order, or of all.
   column(j, use) {
     const { keys, weights, k, from, count } = this, begin = this.base * k;
-    for (let n = 0; n < count * k; ++n)
-      if (keys[begin + n] === j) use(from + Math.floor(n / k), weights[begin + n]);
+    const { starts, entries } = this.all.byKey?.[this.h] ?? {};
+    const take = (n) => use(from + Math.floor(n / k), weights[begin + n]);
+    if (starts)
+      for (let at = starts[j]; at < starts[j + 1]; ++at) take(entries[at]);
+    else
+      for (let n = 0; n < count * k; ++n)
+        if (keys[begin + n] === j) take(n);
   }
 
   // Whether every key that query i sees is stored.

@@ -76,7 +76,8 @@ export function scoreWords(at, head, name) {
 
 export function answerWords(answer) {
   if (!answer || Number.isNaN(answer.value)) return answer ? "–" : "";
-  const { value, off = 0, bound } = answer, [sign, round, way] = kRounding[bound] ?? [];
+  const { off = 0, bound } = answer, [sign, round, way] = kRounding[bound] ?? [];
+  const value = bound === "within" ? Math.abs(answer.value) : answer.value;
   if (bound) return sign + shortScore(value + way * off, round);
   if (value !== 0 && Math.abs(value) <= off) return `±${shortScore(off, Math.ceil)}`;
   return shortScore(value, Math.round, off);
@@ -85,7 +86,8 @@ export function answerWords(answer) {
 // A bound is rounded so that it stays one.
 const kRounding = {
   most: ["≤", Math.ceil, 1],
-  least: ["≥", Math.floor, -1]
+  least: ["≥", Math.floor, -1],
+  within: ["±", Math.ceil, 1]
 };
 
 const kTiny = 0.00095;  // below, three decimals would round to one wrong digit

@@ -4,13 +4,17 @@
 // the heads of a layer answer as heads do. Filters and norms hold as on the map; what cannot be
 // told with them is left empty.
 import {answer} from "./answers.js";
-import {openLayer, openStored, PageError, UNKNOWN, unpack} from "./data.js";
+import {isMark, openLayer, openStored, PageError, UNKNOWN, unpack} from "./data.js";
 import {Head} from "./head.js";
 import {OverHeads} from "./overheads.js";
 import {layersShown, runOf, shown} from "./page.js";
+import {prepareKeys} from "./received.js";
 import {state} from "./state.js";
 
 const kMostChosen = 64;  // queries or keys that are looked at
+const kIdle = 100;       // ms after which a page that is never idle goes on preparing
+const kPause = 20;  // ms between two parts of it in browsers that do not tell when they are idle
+const kPart = 10;   // ms of preparing at once
 // "layer.head", "layer.mean" and "layer.maximum" -> { value, off (by at most), bound: "" | "most" |
 // "least", mark (why there is no value), key, bars (of the keys of a query or the queries of a key,
 // with marks), mostAt(n) (what is not known of a bar is at most that), whole (nothing of the bars
@@ -42,17 +46,38 @@ export function largestDrawn({value, bars, mostAt}) {
   if (!bars) return Math.abs(value) || 0;
   let top = 0;
   bars.forEach((own, n) => {
-    if (own > top) top = own;
-    if (mostAt(n) > top) top = mostAt(n);
+    if (!isMark(own) && Math.abs(own) > top) top = Math.abs(own);
+    if (Math.abs(mostAt(n)) > top) top = Math.abs(mostAt(n));
   });
   return top;
 }
 
-// Unpacks what answers need of all layers, one after the other, before somebody asks.
+// Unpacks what answers need of all layers before somebody asks, and then works out what keys need,
+// a head at a time, while the page has nothing else to do.
 export async function prepareAnswers() {
-  for (const layer of shown.page.runs.flatMap((run) => run.layers)) {
-    await new Promise((done) => setTimeout(done, 20));
-    await openStored(layer).catch(() => {});  // whoever shows the layer tells what is broken
+  const layers = shown.page.runs.flatMap((run) => run.layers);
+  for (const layer of layers) {
+    await idle();
+    await prepareLayer(layer).catch(() => {});  // whoever shows the layer tells what is broken
+  }
+  performance.mark("prepared");
+}
+
+function idle() {
+  return new Promise(
+      (done) =>
+          (window.requestIdleCallback ? requestIdleCallback(done, { timeout: kIdle })
+                                      : setTimeout(done, kPause)));
+}
+
+async function prepareLayer(layer) {
+  const [open] = await Promise.all([openStored(layer), unpack(layer.mass)]);
+  const { heads } = headsWith(layer, open);
+  for (let n = 0, end = performance.now() + kPart; n < heads.length; ++n) {
+    prepareKeys(heads[n]);
+    if (performance.now() < end) continue;
+    await idle();
+    end = performance.now() + kPart;
   }
 }
 
@@ -89,14 +114,32 @@ async function askLayer(at, question, found) {
 
 // Makes a head keep the row that it was asked for last: the mean and the largest ask for it again.
 function keepRow(head) {
-  const plain = head.segment.bind(head), row = new Float64Array(head.keys);
-  let kept = -1;
+  const plain = head.segment.bind(head);
+  let row = null, kept = -1;
   head.segment = (i, j0, j1, out, at = 0) => {
     if (j1 - j0 < head.keys) return plain(i, j0, j1, out, at);
+    row ??= new Float64Array(head.keys);
     if (kept !== i) plain(i, 0, head.keys, row);
     kept = i;
     out.set(row, at);
   };
+}
+
+// What was opened of a layer -> its heads, and the mean and largest over them: one choice after the
+// other asks the same.
+const headsOpened = new WeakMap();
+
+function headsWith(layer, open) {
+  if (!headsOpened.has(open)) {
+    const heads = Array.from({ length: layer.heads ?? 0 }, (_, h) => new Head(layer, open, h));
+    const over = layer.over_heads && heads.length ? kOver : [];
+    heads.forEach(keepRow);
+    headsOpened.set(open, {
+      heads,
+      over: Object.fromEntries(over.map((which) => [which, new OverHeads(heads, null, which)]))
+    });
+  }
+  return headsOpened.get(open);
 }
 
 // The heads of a layer, and the mean and largest over them; null where the other run has no such
@@ -107,16 +150,9 @@ async function headsOf(layer, question) {
   const asRows = state.p < 1 || state.renormalise;  // look at whole rows
   const mass = question.kind === "key" ? await unpack(layer.mass) : null;
   const of = (open) => {
-    const heads = Array.from({ length: layer.heads ?? 0 }, (_, h) => new Head(layer, open, h));
-    for (const head of heads) {
-      head.mass = mass;
-      if (question.chosen?.length === 1) keepRow(head);
-    }
-    const over = layer.over_heads && heads.length ? kOver : [];
-    return {
-      heads,
-      over: Object.fromEntries(over.map((which) => [which, new OverHeads(heads, null, which)]))
-    };
+    const parts = headsWith(layer, open);
+    for (const head of parts.heads) Object.assign(head, { mass, columns: null });
+    return parts;
   };
   if (state.norms || !layer.rows || asRows) return of(await openLayer(layer));
   const stored = of(await openStored(layer));

@@ -1,5 +1,7 @@
 // The picture of a head in the grid: its tiles (of the difference of small heads, its cells), or,
 // where something is selected, the weight that the head gives there.
+import {seen} from "./answers.js";
+import {further} from "./apart.js";
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
 import {HIDDEN, isMark, openLayer, openTiles, overHeadsOf, PageError, tilesOf, UNKNOWN} from "./data.js";
@@ -97,13 +99,13 @@ export function paintAnswer(canvas, answer, scale) {
 
 // The strongest of each bin; half of it where one that is not known may be stronger.
 function paintBars(canvas, { bars, mostAt, upright }, scale) {
-  const n = Math.min(bars.length, kBins), best = new Float32Array(n).fill(UNKNOWN);
-  const most = new Float32Array(n).fill(UNKNOWN);
+  const n = Math.min(bars.length, kBins), best = new Float32Array(n).fill(HIDDEN);
+  const most = new Float32Array(n).fill(HIDDEN);
   bars.forEach((value, at) => {
     const bin = Math.floor((at * n) / bars.length);
     const known = value === UNKNOWN ? 0 : value;
-    best[bin] = Math.max(best[bin], known);
-    most[bin] = Math.max(most[bin], isMark(known) ? known : Math.max(known, mostAt(at)));
+    best[bin] = seen(best[bin], known);
+    most[bin] = seen(most[bin], isMark(known) ? known : further(known, mostAt(at)));
   });
   put(canvas, upright ? n : 2, upright ? 2 : n, (pixels) => {
     for (let at = 0; at < n; ++at) {

@@ -20,8 +20,12 @@ export const kEnglish = {
       "Each head as what query {n} sees, keys from left to right, with its largest weight.",
   asked_key:
       "Each head as who sees key {n}, queries from top to bottom, with all that the key receives.",
+  asked_cell_difference:
+      "Each head in the colour of its difference from query {i} to key {j}; half a square, ±: at most.",
   asked_query_difference:
-      "Each head in the colour of its largest known difference at query {n}, with the key.",
+      "Each head as how the keys of query {n} differ, with the largest known difference at query {n}.",
+  asked_key_difference:
+      "Each head as how the queries that see key {n} differ, and how all that the key receives does.",
   asked_first: "The first {n} of the {of} that are chosen.",
   overview_label:
       "All heads: {layers} rows of layers, {heads} columns of heads, in the colour of their scores",
@@ -96,6 +100,7 @@ export const kEnglish = {
   tile_over: "largest {mean} over queries {queries}, keys {keys}",
   tile_mean: "mean {mean} over queries {queries}, keys {keys}",
   tile_largest: "; largest between {from} and {to}",
+  card_tiles: "picture: {what} of tiles of {queries} × {keys} cells",
   tile_place: "queries {queries} → keys {keys}",
   nan: "not a number",
   hidden_causal: "hidden: after the query (causal)",

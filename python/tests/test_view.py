@@ -64,7 +64,8 @@ def weights_of_page(layer):
     seen = seen & ((left < 0) | (j >= i - left)) & ((right < 0) | (j <= i + right))
     if layer["mask"] is not None:
         seen = seen & (layer["mask"] == 1)
-    return np.where(seen, np.exp(s - layer["lse"][:, :, None]), 0)
+    with np.errstate(invalid="ignore"):   # a row that sees nothing has an lse of -inf
+        return np.where(seen, np.exp(s - layer["lse"][:, :, None]), 0)
 
 
 def arrays(queries=9, keys=9, d=8):

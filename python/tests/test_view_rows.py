@@ -87,6 +87,11 @@ def check_layer(layer, q, k, options):
                                    rtol=2e-6, atol=2e-5)
         check_rows(rows, part, p, seen)
         tiles.add(part, p, seen)
+        for window in layer["windows"]:
+            at, keys = window["query"], slice(window["key"], window["key"] + window["keys"])
+            own = range(max(at, part.start), min(at + window["queries"], part.stop))
+            np.testing.assert_allclose(window["weights"][[i - at for i in own]],
+                                       p[window["head"], [i - part.start for i in own], keys], atol=1e-6)
         mass += p.sum(1)
         entropy.append(-np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0), -1))
     assert begin + rows["count"] == q.shape[2]
@@ -142,6 +147,8 @@ def test_rows_masses_and_tiles_are_those_of_the_formula(case, length):
     assert layer["rows"]["k"] == 16 and layer["rows"]["count"] == length
     check_layer(layer, q, k, options)
     np.testing.assert_allclose(layer["maximum"], layer["rows"]["weights"][..., 0], rtol=ROUNDED, atol=1e-9)
+    p = np.concatenate([p for _, _, p, _ in parts(q, k, options)], 1)
+    np.testing.assert_allclose(weights_of_page(layer), p, atol=4e-6)   # every cell
 
 
 @pytest.mark.parametrize("case", ["causal", "mask_and_hidden_rows", "sinks"])
@@ -194,7 +201,7 @@ def test_layers_come_one_after_the_other_and_two_runs_together():
 def test_4096_tokens_on_a_page_of_one_mebibyte():
     q, k, v = arrays(4096, heads=2, key_heads=1)
     for options in ({"causal": True}, {"window": (300, 100), "sinks": np.array([1, 5], "f4")}):
-        view = attend.view(q, k, v, page_bytes=1 << 20, **options)
+        view = attend.view(q, k, v, page_bytes=1 << 20, windows=[(0, 1, 3000, 30, 2900, 200)], **options)
         assert len(view.html.encode()) <= 1 << 20
         layer = data_of(view)["runs"][0]["layers"][0]
         assert layer["rows"]["count"] == 4096 and layer["rows"]["k"] >= 2
@@ -205,7 +212,7 @@ def test_4096_tokens_on_a_page_of_one_mebibyte():
     packed = (np.concatenate([x[:, :, :50], x], 2) for x in (q, k, v))
     for given, options, cut in (((q, k, v), {"mask": mask}, {}),
                                 (packed, {"causal": True}, {"cu_seqlens_q": np.array([0, 50, 4146]), "batch": 1})):
-        layer = data_of(attend.view(*given, page_bytes=1 << 20, **options, **cut))["runs"][0]["layers"][0]
+        layer = data_of(attend.view(*given, page_bytes=1 << 20, windows=[(0, 0, 1990, 30, 1900, 200)], **options, **cut))["runs"][0]["layers"][0]
         assert layer["rows"]["count"] == 4096 and layer["q"] is None
         check_layer(layer, q, k, options)
 
@@ -233,12 +240,15 @@ def test_131072_tokens(queries, options):
         check_rows(rows, slice(i, i + 1), p, seen)
 
 
-def test_a_sequence_of_packed_ones():
-    q, k, v = arrays(300)
-    cu = np.array([0, 100, 300])
-    layer = layer_of(q, k, v, cu_seqlens_q=cu, causal=True, batch=1)
-    check_layer(layer, q[:, :, 100:], k[:, :, 100:], {"causal": True})
-    np.testing.assert_array_equal(layer["q"], q[0, :, 100:])
+@pytest.mark.parametrize("length", [16, 512])
+@pytest.mark.parametrize("options", [{"causal": True}, {"window": (5, 2)}], ids=["causal", "window"])
+def test_a_sequence_of_packed_ones(length, options):
+    q, k, v = arrays(length + 100)
+    layer = layer_of(q, k, v, cu_seqlens_q=np.array([0, 100, 100 + length]), batch=1, **options)
+    q, k = q[:, :, 100:], k[:, :, 100:]
+    check_layer(layer, q, k, options)
+    np.testing.assert_array_equal(layer["q"], q[0])
+    np.testing.assert_allclose(weights_of_page(layer), next(parts(q, k, options))[2], atol=2e-6)
 
 
 def test_numbers_of_16_bits_and_keys_of_8():
@@ -280,23 +290,31 @@ def test_windows_that_are_asked_for_come_before_rows():
     assert layer["rows"]["count"] < 512 and "--window 0,HEAD," in layer["why"]
 
 
-def scores_of(q, k, ids):
-    """The scores of one causal head by their definitions (docs/inspect.md)."""
+def scores_of(q, k, ids, options):
+    """The scores of one head by their definitions (docs/inspect.md); its queries are the last tokens."""
     sums, pairs, keys = {}, {}, k.shape[2]
-    for part, _, p, seen in parts(q, k, {"causal": True}):
-        p, seen, i, j = p[0], seen[0], np.arange(part.start, part.stop)[:, None], np.arange(keys)[None, :]
-        entropy, visible = -np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0), 1), seen.sum(1)
-        near, even = abs(i - j) <= 8, seen.sum(1) > 1
+    offset = keys - q.shape[2]
+    for part, _, p, seen in parts(q, k, options):
+        i, j = np.arange(part.start, part.stop)[:, None] + offset, np.arange(keys)[None, :]
+        hiding = {name: options[name] for name in ("causal", "window") if name in options}
+        allowed = visible_keys(q[:, :, part], k, query_offset=offset + part.start, **hiding)[0][0, 0]   # by position
+        near = abs(i - j) <= 8
         copies = {"duplicate": (j < i) & (ids[None, :] == ids[i]),
                   "induction": (j > 0) & (j <= i) & (np.concatenate([[-1], ids[:-1]])[None, :] == ids[i])}
-        added = {"entropy": entropy, "maximum": p.max(1), "distance": (p * abs(i - j)).sum(1),
-                 "evenness": entropy[even] / np.log(visible[even]), "local_uniform": (seen & near).sum(1) / visible}
-        chosen = {"previous": j == i - 1, "first": j == 0, "diagonal": j == i, "local": near, **copies}
+        for name, where in copies.items():   # of all rows that might see one
+            sums[name] = sums.get(name, 0) + (p[0] * where).sum()
+            pairs[name] = pairs.get(name, 0) + (where & allowed).any(1).sum()
+        rows = seen[0].any(1)
+        p, seen, allowed, near, i = p[0][rows], seen[0][rows], allowed[rows], near[rows], i[rows]
+        entropy, visible = -np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0), 1), seen.sum(1)
+        even = visible > 1
+        added = {"entropy": entropy, "maximum": p.max(1, initial=0), "distance": (p * abs(i - j)).sum(1),
+                 "evenness": entropy[even] / np.log(visible[even]), "local_uniform": (allowed & near).sum(1) / allowed.sum(1)}
+        chosen = {"previous": j == i - 1, "first": j == 0, "diagonal": j == i, "local": near}
         added |= {name: (p * where).sum(1) for name, where in chosen.items()}
-        for name, rows in added.items():
-            sums[name] = sums.get(name, 0) + rows.sum()
-            counted = copies[name].any(1) if name in copies else rows
-            pairs[name] = pairs.get(name, 0) + (counted.sum() if name in copies else len(rows))
+        for name, values in added.items():
+            sums[name] = sums.get(name, 0) + values.sum()
+            pairs[name] = pairs.get(name, 0) + len(values)
     return {name: sums[name] / max(pairs[name], 1) for name in sums}
 
 
@@ -318,24 +336,36 @@ def label_of(s):
     return "mixed", s["maximum"]
 
 
-@pytest.mark.parametrize("length", [16, 512, 4096])
-def test_labels_and_scores_of_heads_that_are_made_for_them(length):
-    random = np.random.default_rng(2)
+HIDING = {"causal": {"causal": True}, "window": {"causal": True, "window": (40, 0)}, "both_sides": {"window": (5, 3)},
+          "mask": {"causal": True, "mask": None}, "packed": {"causal": True}}
+
+
+@pytest.mark.parametrize("length, name", [(length, name) for length in (16, 512) for name in HIDING]
+                         + [(4096, "causal"), (4096, "window"), (4096, "mask"), (4096, "packed")])
+def test_labels_and_scores_of_heads_that_are_made_for_them(length, name):
+    """All on the same keys: heads that are grouped."""
+    random, options, few = np.random.default_rng(2), dict(HIDING[name]), length > 512
     ids, last, copies = random.integers(0, length // 4, length), {}, []
     for n, token in enumerate(ids):
         copies.append(last.get(token, n))
         last[token] = n
     own, earlier = np.arange(length), np.array(copies)
     wanted = [np.maximum(own - 1, 0), np.minimum(earlier + 1, own), np.zeros(length, int), own, earlier,
-              random.integers(0, length, length)][:2 if length > 512 else 6]
+              random.integers(0, length, length)][:(2 if name == "causal" else 1) if few else 6]
+    if "mask" in options:
+        options["mask"] = random.random((1, 1, length, length), "f4") < 0.7
+        options["mask"][..., 2::9, :] = False   # rows that see nothing
     k = random.standard_normal((1, 1, length, 64)).astype("f4")
-    q = np.stack([4 * k[0, 0, row] for row in wanted] + [np.zeros((length, 64), "f4")])[None]
-    layer = layer_of(q, k, causal=True, token_ids=ids.tolist(), page_bytes=1 << 20)
-    for h in range(len(wanted) + 1):
-        scores = scores_of(q[:, h:h + 1], k, ids)
-        for name in set(scores) - {"local_uniform"}:
-            assert layer["metrics"][name][h] == pytest.approx(scores[name], rel=1e-4, abs=3e-5), (h, name)
-        name, score = label_of(scores)
-        assert (layer["labels"][h]["name"], layer["labels"][h]["score"]) == (name, pytest.approx(score, rel=1e-4)), h
-    names = {label["name"] for label in layer["labels"]}
-    assert names >= {"previous token", "induction", "uniform"}
+    q = np.stack([4 * k[0, 0, row] for row in wanted] + [np.zeros((length, 64), "f4")] * (name == "causal" or not few))[None]
+    given, cut = (q, k), {}
+    if name == "packed":
+        given, cut = [np.concatenate([x[:, :, :5], x], 2) for x in (q, k)], {"cu_seqlens_q": np.array([0, 5, 5 + length]), "batch": 1}
+    layer = layer_of(*given, token_ids=ids.tolist(), page_bytes=4 << 20, **options, **cut)
+    for h in range(q.shape[1]):
+        scores = scores_of(q[:, h:h + 1], k, ids, options)
+        for metric in set(scores) - {"local_uniform"}:
+            assert layer["metrics"][metric][h] == pytest.approx(scores[metric], rel=1e-4, abs=3e-5), (h, metric)
+        label, score = label_of(scores)
+        assert (layer["labels"][h]["name"], layer["labels"][h]["score"]) == (label, pytest.approx(score, rel=1e-4)), h
+    if name == "causal":
+        assert {label["name"] for label in layer["labels"]} >= {"previous token", "induction", "uniform"}

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from page import Blobs, layer_of, page_of
+from page import Blobs, layer_of, page_of, softmax
 
 SENTENCE = ["<bos>", "The", " cat", " sat", " on", " the", " mat", ",", " and", " the", " cat", " slept", "."]
 
@@ -173,6 +173,26 @@ def many_heads(length, layers=12, heads=12, embed=True):
         )
     run = {"name": "many", "tokens": None, "key_tokens": None, "special": [], "layers": parts}
     return page_of([run], blobs, title="All heads of twelve layers")
+
+
+@functools.cache
+def two_runs_of_many(layers, heads, length=512, distinct=2, exact=1, top_k=4):
+    """Two runs of many heads of which the rows are stored, the first `exact` layers with q and k; layer n is as
+    layer n - distinct. The page, and what tells a weight: weight(run, layer, head, query, key)."""
+    blobs, runs, all_weights, random = Blobs(), [], [], np.random.default_rng(11)
+    for name in ("before", "after"):
+        made, stored, weights = [], [], []
+        for n in range(distinct):
+            source = {part: random.normal(size=(heads, length, 16)).astype(np.float32) for part in "qkv"}
+            source.update(causal=True, alibi=[2.0 ** -(1 + h % 8) for h in range(heads)])
+            weights.append(softmax(source)[0].astype(np.float32))
+            stored.append(layer_of(source, blobs, "", embed=False, top_k=top_k, tiles=32))
+            made.append({**stored[-1], **{part: blobs.add(source[part]) for part in ("q", "k") if n < exact}})
+        parts = [{**(made if n < exact else stored)[n % distinct], "name": f"layer {n}"} for n in range(layers)]
+        all_weights.append(weights)
+        runs.append({"name": name, "tokens": None, "key_tokens": None, "special": [], "layers": parts})
+    return (page_of(runs, blobs, title=f"Two runs of {layers * heads} heads"),
+            lambda run, layer, head, i, j: all_weights[run][layer % distinct][head, i, j])
 
 
 WORDS = ("the cat sat on the mat and then a small dog came in to see what all of it was about because nobody had told "

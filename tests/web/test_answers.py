@@ -10,6 +10,7 @@ import pytest
 
 import fixtures
 from page import Blobs, layer_of, page_of, softmax
+from test_compare import DIVERGING
 from test_extremes import layer, page
 from test_map import colour, one_layer
 from test_rows import CARDS, known_by, model, told
@@ -109,12 +110,15 @@ BARS = """(upright) => { const canvas = document.querySelector(".thumb[data-head
   return [0, 1].map((part) => Array.from({ length: n }, (_, bar) => [...data.slice(at(part, bar), at(part, bar) + 4)])); }"""
 
 
-def check_bars(tab, upper, lower, visible, upright=False):
+def check_bars(tab, upper, lower, visible, upright=False, stops=None):
+    def place(value):  # of a difference both ways from the middle
+        return colour((1 + value) / 2, stops) if stops else colour(value)
+
     for drawn, values in zip(tab.evaluate(BARS, upright), (upper, lower)):
         assert len(drawn) == len(values)
         for bar, value, seen in zip(drawn, values, visible):
             assert bar[3] == (255 if seen else 0)
-            assert not seen or np.abs(bar[:3] - colour(value)).max() <= 4, (bar, value)
+            assert not seen or np.abs(bar[:3] - place(value)).max() <= 4, (bar, value)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["queries", "keys"])
@@ -138,7 +142,7 @@ def test_what_one_of_several_knows_does_not_hide_the_bound_of_another(show, reve
     upper, lower = upper[pair].max(axis=0), lower[pair].max(axis=0)
     scale = lower.max() if reverse else 1
     address = f"#chosen={pair[0]},{pair[1]}&bend=linear&reverse={int(reverse)}&norms={int(reverse)}"
-    check_bars(show(page([source], embed=False, top_k=3), address), upper / scale, lower / scale, np.ones(30), reverse)
+    check_bars(show(page([source], embed=False, top_k=3, tiles=1), address), upper / scale, lower / scale, np.ones(30), reverse)
 
 
 def test_bars_of_exact_layers_are_exact_on_the_scale_of_the_map(show):
@@ -284,6 +288,106 @@ def test_a_difference_answers_for_a_query_with_one_key(show):
             assert told(card) == pytest.approx(b[key] - a[key], abs=6e-4) and label == f"→ {key}"
 
 
+def stored_runs(heads=2, length=24, top_k=6):
+    """Two runs of which the rows are stored; page and weights."""
+    sources = [layer(seed, heads=heads, queries=length, keys=length, causal=True) for seed in (65, 66)]
+    for source in sources:
+        source["q"] *= 2
+    return page(*([source] for source in sources), embed=False, top_k=top_k, tiles=8), [softmax(each)[0] for each in sources]
+
+
+def test_a_difference_answers_for_a_cell_that_a_run_only_bounds(show):
+    html, (a, b) = stored_runs()
+    tab, bounds = show(html, "#show=difference"), 0
+    for i, j in [(20, 3), (22, 11), (17, 16), (9, 2), (23, 0), (15, 14)]:
+        cards = tab.choose(cell=[i, j]).evaluate(CARDS)
+        assert "half a square, ±: at most" in tab.text("#heads .hint")
+        for h in range(2):
+            text, apart = cards[f"0.{h}"], b[h, i, j] - a[h, i, j]
+            ends = [tab.evaluate("([h, i, j, run]) => attend.weight(0, h, i, j, run)", [h, i, j, run]) for run in (0, 1)]
+            (a0, a1), (b0, b1) = [(0, end["most"]) if end["weight"] is None else (end["weight"],) * 2 for end in ends]
+            low, high = b0 - a1, b1 - a0
+            if text.startswith("±"):
+                assert max(-low, high) <= told(text[1:]) <= max(-low, high) + 1.1e-3
+                bounds += low < high
+            else:
+                assert abs(told(text) - apart) <= 1.1 * (high - low) / 2 + unit(text) / 2 + 2 * STORED
+    assert bounds > 4
+    order = tab.choose(cell=[20, 3], sort="selection").evaluate(GROUPS)
+    ranks = [told(text.replace("±", "").replace("+", "")) for _, cards in order for text in cards]
+    assert list(map(abs, ranks)) == sorted(map(abs, ranks), reverse=True)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["query", "key"])
+def test_a_difference_has_a_bar_for_every_key_and_query(show, reverse):
+    html, (a, b) = stored_runs(heads=1)
+    tab = show(html, f"#show=difference&bend=linear&chosen={5 if reverse else 21}&reverse={int(reverse)}")
+    places = [(i, 5) if reverse else (21, i) for i in range(24)]
+    known, furthest = [], []
+    for i, j in places:
+        ends = [tab.evaluate("([i, j, run]) => attend.weight(0, 0, i, j, run)", [i, j, run]) for run in (0, 1)]
+        (a0, a1), (b0, b1) = [(0, end["most"]) if end["weight"] is None else (end["weight"],) * 2 for end in ends]
+        known.append(b0 - a0 if a0 == a1 and b0 == b1 else 0)
+        furthest.append(max(b0 - a1, b1 - a0, key=abs))
+        assert min(b0 - a1, b1 - a0) - 1e-3 <= b[0, i, j] - a[0, i, j] <= max(b0 - a1, b1 - a0) + 1e-3
+    assert sum(x != y for x, y in zip(known, furthest)) > 5 and any(known)
+    top, seen = max(map(abs, furthest)), [j <= i for i, j in places]
+    check_bars(tab, [x / top for x in known], [x / top for x in furthest], seen, reverse, DIVERGING)
+    card = tab.evaluate(CARDS)["0.0"]
+    apart = (b - a)[0].sum(axis=0)[5] if reverse else max(known, key=abs)
+    assert told(card.replace("+", "")) == pytest.approx(apart, abs=2e-3)
+
+
+def test_cards_over_heads_answer_for_a_key_in_a_difference(show):
+    sources = [layer(seed, heads=3, queries=20, keys=20) for seed in (61, 62)]
+    weights = [softmax(source)[0] for source in sources]
+    tab = show(page(*([source] for source in sources)), "#show=difference&chosen=7&reverse=1&bend=linear")
+    for over, merge in (("mean", np.mean), ("maximum", np.max)):
+        apart = (merge(weights[1], axis=0) - merge(weights[0], axis=0))[:, 7]
+        card = tab.evaluate(OVER, [0, over])
+        assert told(card["figure"]) == pytest.approx(apart.sum(), abs=6e-4) and len(card["pixels"]) == 20
+
+
+HINT = "([layer, which]) => document.querySelector(`.thumb[data-layer='${layer}'][${which}]`).title"
+
+
+def test_the_hint_of_a_card_says_what_its_picture_is_and_what_would_store_it(show):
+    html, weights, _ = model()
+    tab = show(html)
+    assert tab.evaluate(HINT, [1, "data-head='2'"]).endswith(
+        "\npicture: mean of tiles of 4 × 4 cells; stored with --window 1,2,0,40,0,40")
+    assert tab.evaluate(HINT, [0, "data-head='2'"]).endswith("\npicture: mean of tiles of 4 × 4 cells")  # q and k are there
+    for tile in ("mean", "maximum"):  # over heads each is what it is
+        assert tab.choose(tile=tile).evaluate(HINT, [1, "data-over='maximum'"]).endswith("picture: largest of tiles of 4 × 4 cells")
+    assert "picture: largest" in tab.evaluate(HINT, [1, "data-head='2'"])
+    tab.choose(cell=[30, 11], chosen=[30])
+    for h in range(4):
+        known = 11 in known_by(weights[1, h, 30], np.arange(40) <= 30, 4)
+        assert tab.evaluate(HINT, [1, f"data-head='{h}'"]).endswith(f"stored with --window 1,{h},30,1,11,1") != known
+    assert "--window" not in tab.evaluate(HINT, [0, "data-head='2'"])
+    assert tab.choose(cell=None).evaluate(HINT, [1, "data-head='2'"]).endswith("stored with --window 1,2,30,1,0,40")
+    assert tab.choose(reverse=True, chosen=[5]).evaluate(HINT, [1, "data-head='2'"]).endswith("stored with --window 1,2,0,40,5,1")
+
+
+def test_heads_without_masses_are_sorted_by_what_a_key_receives_at_most(show):
+    """A page without room for statistics: a bound where only that is known, in groups of their own."""
+    blobs, parts, weights = Blobs(), [], []
+    for n in range(3):
+        source = layer(67 + n, heads=2, queries=24, keys=24, causal=True)
+        weights.append(softmax(source)[0])
+        parts.append({**layer_of(source, blobs, f"layer {n}", embed=n == 0, top_k=3, tiles=8), "mass": None})
+    tab = show(page_of([{"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": parts}], blobs),
+               "#reverse=1&chosen=5&sort=selection")
+    cards, groups = tab.evaluate(CARDS), tab.evaluate(GROUPS)
+    for n in range(3):
+        for h in range(2):
+            text, value = cards[f"{n}.{h}"], weights[n][h, :, 5].sum()
+            assert text.startswith("≤") == (n > 0)
+            assert value <= told(text) if n else told(text) == pytest.approx(value, abs=6e-4)
+    values = [told(text) for _, cards in groups for text in cards]
+    assert values == sorted(values, reverse=True) and not any("no score" in title for title, cards in groups if cards)
+
+
 def test_cards_of_a_cell_count_filters_as_the_readout_does(show):
     tab = show(fixtures.small(), "#head=6&noFirst=1&renormalise=1&cell=4,1")
     assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(0.25)
@@ -315,6 +419,20 @@ def test_what_cannot_be_renormalised_is_left_empty(show):
     cards = tab.choose(far=0, pattern="^w5$").evaluate(CARDS)
     assert told(cards["1.0"]) == pytest.approx(weights[1, 0, :, 5].sum(), abs=6e-4)
     assert set(tab.choose(pattern="^w6$").evaluate(CARDS).values()) == {"–"}
+
+
+@pytest.mark.parametrize("rows", [{"begin": 0}, {"begin": 24}, {"top_k": 0}], ids=["all", "some", "none"])
+def test_the_bars_of_a_key_are_what_the_map_says(show, rows):
+    """Of rows that are stored, and of those that have only tiles; before and after it was worked out ahead."""
+    source = layer(27, heads=2, queries=40, keys=40, causal=True, window=[30, -1])
+    tab = show(page([source], embed=False, tiles=8, **{"top_k": 3, **rows}), "#chosen=7&reverse=1&bend=linear")
+    for j in (7, 21):
+        cells = tab.choose(chosen=[j]).evaluate(
+            "(j) => Promise.all(Array.from({ length: 40 }, (_, i) => attend.weight(0, 0, i, j)))", j)
+        upper = [cell["weight"] or 0 for cell in cells]
+        lower = [cell["most"] if cell["weight"] is None else cell["weight"] for cell in cells]
+        check_bars(tab, upper, lower, [cell["kind"] != "hidden" for cell in cells], True)
+        tab.tab.wait_for_function("() => performance.getEntriesByName('prepared').length > 0")
 
 
 def test_the_bars_of_a_key_know_windows(show):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from test_extremes import layer, page
-from test_rows import model
-from page import softmax
+from test_map import colour
+from test_rows import model, told
+from page import Blobs, layer_of, page_of, softmax
 
 PLACE = "#layer=1&zoom=16,40,0,24"
 
@@ -76,3 +77,47 @@ def test_the_legend_promises_no_corner_where_none_is_drawn(show):
     assert "tile of several cells" in tab.text(".legend") and "corner" not in tab.text(".legend")
     assert "corner" in tab.choose(zoom=[0, 64, 0, 64]).text(".legend")
     assert re.search("tile.+corner", tab.text(".legend"))
+
+
+@pytest.mark.parametrize("over", ["mean", "maximum"])
+def test_over_heads_a_cell_is_drawn_only_where_every_head_stores_it(show, over):
+    html, weights, _ = model(top_k=9)
+    tab, merged = show(html, f"#layer=1&over={over}&bend=sqrt&zoom=20,40,0,20"), getattr(weights[1], "max" if over == "maximum" else over)
+    truth = merged(axis=0)
+    order = np.argsort(np.where(np.tri(40, dtype=bool), -weights[1], 1), axis=2, kind="stable")[..., :9]
+    stored = np.zeros(weights[1].shape, int)
+    np.put_along_axis(stored, order, 1, axis=2)
+    cells = [(i, j) for i in range(20, 40) for j in range(20)]
+    drawn, sure = tab.pixels(cells), {4: 0, 3: 0}
+    for (i, j), pixel in zip(cells, drawn):
+        known = stored[:, i, j].sum()
+        near = np.abs(pixel - colour(np.sqrt(truth[i, j]))).max() <= 4
+        part = slice(i - i % 4, i - i % 4 + 4), slice(j - j % 4, j - j % 4 + 4)
+        tile = getattr(np, "max" if over == "maximum" else "mean")(truth[part])
+        if known == 4:
+            assert near, (i, j)
+            sure[4] += 1
+        elif 0 < known and i % 4 in (1, 2) and j % 4 in (1, 2):  # off the outline of its tile
+            assert np.abs(pixel - colour(np.sqrt(tile))).max() <= 8, (i, j)
+            sure[3] += 1
+    assert min(sure.values()) > 5
+
+
+def test_windows_of_all_heads_make_their_mean_and_largest_exact(show):
+    """A cell that a window of every head holds is known over heads, on the map, on the card, and among the strongest."""
+    source, blobs = layer(36, heads=2, queries=40, keys=40, causal=True), Blobs()
+    windows = [(h, 20, 8, 4, 8) for h in range(2)] + [(0, 30, 4, 4, 4)]
+    made = layer_of(source, blobs, "layer 0", embed=False, top_k=2, tiles=10, windows=windows)
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [made]}
+    weights = softmax(source)[0]
+    tab = show(page_of([run], blobs), "#bend=sqrt&zoom=16,40,0,24")
+    for over, truth in (("mean", weights.mean(axis=0)), ("maximum", weights.max(axis=0))):
+        for i, j in [(20, 4), (27, 11), (23, 9)]:
+            tab.choose(over=over, cell=[i, j])
+            assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(truth[i, j], rel=1e-3)
+            card = tab.text(f'.thumb[data-over="{over}"] .figure')
+            assert told(card) == pytest.approx(truth[i, j], abs=6e-4) and "≤" not in card
+            assert np.abs(tab.choose(cell=None).pixel(i, j) - colour(np.sqrt(truth[i, j]))).max() <= 4
+        i, j = next((i, j) for i in range(30, 34) for j in range(4, 8) if j not in np.argsort(-weights[1, i])[:2])
+        tab.choose(cell=[i, j])  # of one head only
+        assert float(tab.tab.get_attribute("#readout", "data-most")) >= truth[i, j]
