@@ -15,7 +15,7 @@ def inputs_of(
     """(those of the model, whether the tokenizer can say what the tokens are)"""
     if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 0:
         raise ValueError(f"view: new_tokens is {new_tokens!r}; it is the number of tokens to generate, 0 or more")
-    device = model.device
+    device = device_of(model)
     if isinstance(text, Mapping):
         inputs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in text.items() if name != "labels"}
         _check_mask(inputs)
@@ -74,7 +74,12 @@ def _positions_of(model: nn.Module) -> int | None:
 
 
 def is_two(model: nn.Module) -> bool:
-    return bool(getattr(model.config, "is_encoder_decoder", False))
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    found = getattr(model, "device", None)  # of a model of Transformers
+    return found if isinstance(found, torch.device) else next((x.device for x in model.parameters()), torch.device("cpu"))
 
 
 def _start_of(model: nn.Module) -> int:
@@ -128,7 +133,7 @@ def generated(model: nn.Module, inputs: dict[str, Any], new_tokens: int) -> Tens
 
 def no_cache(model: nn.Module) -> dict[str, Any]:
     """Generation has a cache; a pass over everything needs none."""
-    return {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+    return {"use_cache": False} if hasattr(getattr(model, "config", None), "use_cache") else {}
 
 
 def texts(model: nn.Module, tokenizer: Any, inputs: dict[str, Any], batch: int) -> dict[str, list[Any]]:

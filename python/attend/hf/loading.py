@@ -12,6 +12,8 @@ def load(name: str, *, dtype: str = "auto", download: bool = False) -> tuple[Any
     register()
     import transformers
 
+    from .telling import quiet
+
     place, file = _place(name)
     where = {**file, "local_files_only": not download, "trust_remote_code": False}
     try:
@@ -23,7 +25,8 @@ def load(name: str, *, dtype: str = "auto", download: bool = False) -> tuple[Any
             f"{name} is no folder or file here, nor is it in the local cache of the hub; --download (download=True) fetches it"
         ) from error
     cls = transformers.AutoModelForCausalLM if file else _class_of(transformers, config)
-    model = cls.from_pretrained(place, dtype=dtype, attn_implementation=NAME, **where).eval()
+    with quiet():  # each command refuses what does not come
+        model = cls.from_pretrained(place, dtype=dtype, attn_implementation=NAME, **where).eval()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
     except (OSError, ValueError, KeyError):

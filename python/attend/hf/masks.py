@@ -19,7 +19,7 @@ from attend.torch.unheard import plain
 
 from .described import DESCRIBED, DescribedMask, of_booleans
 from .patterns import Pattern, pattern_of
-from .telling import tell_of
+from .telling import tell_of_config
 
 
 def attend_mask(
@@ -45,7 +45,7 @@ def attend_mask(
     more |= {"device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     if _is_traced(attention_mask, q_offset) or torch.device(device).type not in DESCRIBED:
         return floats(*arguments, **more)  # a compiler cannot follow what is asked of functions below
-    tell_of(more.get("config"))
+    tell_of_config(more.get("config"))
     if attention_mask is not None and attention_mask.shape[:-1] != (batch_size,):
         raise ValueError(
             f"attend.hf: the attention_mask is {list(attention_mask.shape)}, the input has a batch of {batch_size}; a mask is "

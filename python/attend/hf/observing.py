@@ -72,7 +72,7 @@ def observe(
     new_tokens: int = 0, target: str | None = None, batch: int = 0,
 ) -> Part:
     """Runs the model; the arguments are those of attend.hf.view()."""
-    _check_model(model)
+    _check_model(model, text)
     try:
         batch = operator.index(None if isinstance(batch, bool) else batch)
     except TypeError:
@@ -92,13 +92,13 @@ def observe(
 @contextlib.contextmanager
 def on_attend(model: nn.Module) -> Iterator[None]:
     """The model computes its attention with attend and without dropout inside, and is as it was afterwards."""
-    register()
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values()
-    before = [(config, getattr(config, "_attn_implementation", None)) for config in configs]
+    models: list[Any] = [m for m in model.modules() if hasattr(m, "set_attn_implementation")]  # this, or those inside of it
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}.values()
+    before = [(config, config._attn_implementation) for config in configs]
     training = [m for m in model.modules() if m.training]
     try:
-        if any(asked != NAME for _, asked in before):
-            model.set_attn_implementation(NAME)
+        if models:
+            _set_to_attend(models[:1] if models[0] is model else models)
         model.eval()
         yield
     finally:
@@ -108,11 +108,24 @@ def on_attend(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _check_model(model: Any) -> None:
+def _set_to_attend(models: list[Any]) -> None:
+    register()
+    from .telling import quiet
+
+    with quiet():  # attentions_of() refuses
+        for model in models:
+            if any(m.config._attn_implementation != NAME for m in model.modules() if hasattr(m, "set_attn_implementation")):
+                model.set_attn_implementation(NAME)
+
+
+def _check_model(model: Any, text: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"view: takes a model, an nn.Module, found {type(model).__name__}")
-    if not hasattr(model, "set_attn_implementation"):
-        raise TypeError(f"view: {type(model).__name__} is no model of Transformers; attend.view(q, k, v) takes arrays")
+    if not hasattr(model, "set_attn_implementation") and not isinstance(text, Mapping):
+        raise TypeError(
+            f"view: {type(model).__name__} is no model of Transformers; another is given a dict of its inputs in place of a text, and "
+            "attend.view(q, k, v) takes arrays"
+        )
 
 
 def attentions_of(model: nn.Module) -> list[str]:

@@ -1,7 +1,8 @@
 """register(): Transformers learns the name "attend"."""
 from typing import Any
 
-NAME = "attend"
+from attend.torch.code import NAME
+
 TESTED = "5.23.0"
 
 
@@ -10,7 +11,8 @@ def register() -> None:
 
     Attention and masks both: without the second, Transformers would leave out every mask. Runs a tiny random model
     on it first and compares with Transformers' own attention; a second call does nothing. Models that
-    are there already take model.set_attn_implementation("attend").
+    are there already take model.set_attn_implementation("attend"). A model that is made, loaded or set to attend from now
+    on, and computes some of its attention by itself all the same, is named in a warning.
 
     >>> attend.hf.register()
     """
@@ -18,6 +20,7 @@ def register() -> None:
     from .interface import attend_attention
     from .masks import attend_mask
     from .patterns import check_known
+    from .telling import listen
 
     functions, masks = (
         interface._global_mapping for interface in (transformers.AttentionInterface, transformers.AttentionMaskInterface)
@@ -32,6 +35,7 @@ def register() -> None:
     except Exception:
         del functions[NAME], masks[NAME]
         raise
+    listen(transformers.PreTrainedModel)
 
 
 def _transformers() -> Any:

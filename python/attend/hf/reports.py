@@ -4,13 +4,14 @@ Transformers takes any registered name for any model, also for one whose code co
 asks for it. So the code is read here (as compiled: names, not text), and on wish the model is run.
 """
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from .code import Uses, uses_of
-from .registration import NAME
+from attend.torch.code import NAME, Uses, attentions_in, why_not
+from attend.torch.layers import Layer
+from attend.torch.taps import Look, Tap
 
 
 class Row(NamedTuple):
@@ -69,76 +70,51 @@ def check(model: nn.Module, **inputs: Any) -> Report:
     if not isinstance(model, nn.Module):
         raise TypeError(f"attend.hf.check takes a model, an nn.Module, found {type(model).__name__}")
     rows = []
-    for name, module, uses, config in _attentions(model):
-        why = _why_not(uses, config)
+    for name, module, uses, config in attentions_in(model):
+        why = why_not(uses, config)
         rows.append(Row(name, type(module).__name__, not why, why))
     return Report(_run(model, inputs, rows) if inputs else rows)
 
 
-def by_themselves(model: nn.Module) -> list[Row]:
-    """The attentions whose config asks for attend, and whose code never will."""
+def by_themselves(model: nn.Module, asked: bool = False) -> list[Row]:
+    """The attentions whose config asks for attend, or of which it was `asked`, and whose code never will. One in whose code no
+    attention is found counts where nothing else of the model comes: it may be of another kind.
+    """
+    meant = [x for x in attentions_in(model) if asked or getattr(x[3], "_attn_implementation", None) == NAME]
+    comes = {Uses.interface, Uses.replaced}
+    if any(uses in comes for _, _, uses, _ in meant):
+        comes.add(Uses.name_alone)
     return [
-        Row(name, type(module).__name__, False, _why_not(uses, config)) for name, module, uses, config in _attentions(model)
-        if uses in (Uses.layer_of_torch, Uses.sdpa, Uses.own_softmax) and getattr(config, "_attn_implementation", None) == NAME
+        Row(name, type(module).__name__, False, why) for name, module, uses, config in meant
+        if uses not in comes and (why := why_not(uses, config))
     ]
 
 
-def _attentions(model: nn.Module) -> Iterator[tuple[str, nn.Module, Uses, Any]]:
-    """(name, module, what its code does, its config or that of the module around it)"""
-    configs: dict[str, Any] = {}
-    for name, module in model.named_modules():
-        configs[name] = getattr(module, "config", None) or configs.get(name.rpartition(".")[0])
-        uses = uses_of(module)
-        if uses is not Uses.nothing and not (uses is Uses.name_alone and _has_attention_inside(module)):
-            yield name, module, uses, configs[name]
-
-
-def _has_attention_inside(module: nn.Module) -> bool:
-    inner = list(module.modules())[1:]
-    return any(uses_of(x) not in (Uses.nothing, Uses.name_alone) for x in inner)
-
-
-def _why_not(uses: Uses, config: Any) -> str:
-    if uses is Uses.layer_of_torch:
-        return "it is PyTorch's own layer, which attend.torch.replace(model) makes into attend's"
-    if uses is Uses.sdpa:
-        return "its code calls scaled_dot_product_attention by itself"
-    if uses is Uses.own_softmax:
-        return "its code computes the attention by itself, without Transformers' AttentionInterface"
-    if uses is Uses.name_alone:
-        return "no softmax attention is found in its code, which may be of another kind or elsewhere"
-    asked = getattr(config, "_attn_implementation", None)
-    if asked != NAME:
-        return f'its config asks for {asked!r}; model.set_attn_implementation("{NAME}") changes that'
-    return ""
-
-
 def _run(model: nn.Module, inputs: dict[str, Any], rows: list[Row]) -> list[Row]:
-    import torch
-    from transformers import AttentionInterface
-
-    functions = AttentionInterface._global_mapping
-    if NAME not in functions:
-        raise RuntimeError("attend.hf.check: call attend.hf.register() before a model is run")
-    attention: Any = functions[NAME]
-    calls: dict[nn.Module, int] = {}
-
-    def counting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        calls[module] = calls.get(module, 0) + 1
-        return attention(module, *args, **kwargs)
-
-    functions[NAME] = counting
-    try:
-        with torch.no_grad():
-            model(**inputs)
-    finally:
-        functions[NAME] = attention
-    names = {module: name for name, module in model.named_modules()}
+    counter = _Counter(model)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
+        model(**inputs)
     counted = []
     for row in rows:
-        n = calls.pop(model.get_submodule(row.name), 0)
+        n = counter.calls.pop(row.name or type(model).__name__, 0)
         why = "" if n else row.why or "it was not called with these inputs"
         counted.append(Row(row.name, row.kind, n > 0, why, n))
-    for module, n in calls.items():  # whose code did not show it
-        counted.append(Row(names.get(module, "?"), type(module).__name__, True, "", n))
-    return counted
+    kinds = {name: type(module).__name__ for module, name in counter.names.items()}
+    return counted + [Row(name, kinds[name], True, "", n) for name, n in counter.calls.items()]  # whose code did not show it
+
+
+class _Counter(Tap):
+    """How often each module calls."""
+
+    where = "attend.hf.check"
+    compiled = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.calls: dict[str, int] = {}
+
+    def before(
+        self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
+    ) -> Look | None:
+        self.calls[layer.name] = self.calls.get(layer.name, 0) + 1
+        return None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .capturing import Captured, Run, Step
-from .layers import Layer, Names, Rules
+from .layers import Layer, Names
 from .taps import Look, Tap
 
 
@@ -18,7 +18,7 @@ class _Gates(Tap):
 
     def __init__(self, model: nn.Module, layers: Any, names: Names | None) -> None:
         super().__init__(model)
-        self.rules = Rules(self.where, layers, names)
+        self.rules = self.rules_of(layers, names)
         self.gates: dict[Layer, Tensor] = {}
 
     def finish(self) -> None:

@@ -10,7 +10,7 @@ import attend
 
 from . import contexts
 from .heads import of_heads
-from .layers import Layer, Names, Rule, Rules, check_heads, heads_of, kind_of
+from .layers import Layer, Names, Rule, check_heads, heads_of, kind_of
 from .taps import Look, Tap
 
 KINDS = ("weights", "stats", "qkv", "out")
@@ -154,7 +154,7 @@ class Capture(Tap):
         by_layer = layers if isinstance(layers, Mapping) else None
         if by_layer is not None and heads is not None:
             raise ValueError("capture: layers that are given with their heads exclude heads")
-        self.rules = Rules("capture", layers if by_layer is None else list(by_layer), names)
+        self.rules = self.rules_of(layers if by_layer is None else list(by_layer), names)
         self.heads = heads_of("capture", heads)
         self.by_rule = None if by_layer is None else [heads_of("capture", x) for x in by_layer.values()]
         self.run = Run()
@@ -260,16 +260,7 @@ def capture(
     never called is an error at the end of the block. Without a model the names are those inside of the module that is called
     in the block.
     """
-    if names is None and isinstance(model, nn.Module):
-        names = _layers_of_torch(model) or None
     return Capture(model, layers, heads, what, inspect, names)
-
-
-def _layers_of_torch(model: nn.Module) -> list[str]:
-    """The names of attend.torch's own layers, where these are all that is known."""
-    from .modules import MultiheadAttention
-
-    return [name or type(x).__name__ for name, x in model.named_modules() if isinstance(x, MultiheadAttention)]
 
 
 def _kinds(what: Any) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from attend._edits import MeanOf, PatternOf, Zero
 
-from .capturing import Captured, Run, _layers_of_torch
-from .layers import Layer, Names, Rules, check_heads, heads_of
+from .capturing import Captured, Run
+from .layers import Layer, Names, check_heads, heads_of
 from .taps import Look, Tap
 
 
@@ -23,7 +23,7 @@ class Edit(Tap):
         if not isinstance(edits, Mapping) or not edits:
             raise TypeError("edit: takes {(layer, head): what}, found " + (type(edits).__name__ if edits else repr(edits)))
         pairs = [_pair(key) for key in edits]
-        self.rules = Rules("edit", [layer for layer, _ in pairs], names)
+        self.rules = self.rules_of([layer for layer, _ in pairs], names)
         self.heads = [heads_of("edit", head) for _, head in pairs]
         self.values = [_value(key, value) for key, value in edits.items()]
         for rule, heads, value in zip(self.rules.rules, self.heads, self.values):
@@ -124,8 +124,6 @@ def edit(
         model, edits = None, model
     if edits is None:
         raise TypeError("edit: takes {(layer, head): what}")
-    if names is None and isinstance(model, nn.Module):
-        names = _layers_of_torch(model) or None
     return Edit(model, edits, names)  # type: ignore[arg-type]
 
 

@@ -12,6 +12,13 @@ from torch import nn
 Names = Iterable[str] | Mapping[str, str]
 
 
+class Known(NamedTuple):
+    """Of a model of which not everything is known: the modules that will call by their code, and all that may."""
+
+    comes: list[str]
+    may: list[str]
+
+
 class Layer(NamedTuple):
     """One attention of a forward pass: the name of the module that calls, and which of its calls in this pass.
 
@@ -66,9 +73,13 @@ class Rule:
 class Rules:
     """The layers that were asked for; each must be met by a call, or it is an error at the end."""
 
-    def __init__(self, where: str, layers: Any, names: Names | None) -> None:
+    def __init__(self, where: str, layers: Any, names: Names | Known | None) -> None:
         """layers: one, several, or None: all. names: of the modules that will call, where that is known."""
         self.where = where
+        self.open = names is None or isinstance(names, Known)  # whether others than those in names may call
+        self.may: list[str] = []
+        if isinstance(names, Known):
+            names, self.may = names
         self.names = None if names is None else list(names)
         self.stays: dict[str, str] = {}  # modules that will not call, and why
         if isinstance(names, Mapping):
@@ -87,24 +98,27 @@ class Rules:
         self.rules = [Rule(where, x) for x in given]
         self.numbered = any(rule.number is not None for rule in self.rules)
         self.kinds: set[str] = set()
-        if self.names is not None:
-            for rule in self.rules:
-                self._resolve(rule)
+        for rule in self.rules:
+            self._resolve(rule)
 
     def _resolve(self, rule: Rule) -> None:
         """What can be known before anything runs. "*" wants all that it means, as None does."""
         known = self.names or []
+        counted = bool(known) or not self.open  # else a number means the order of the calls
         self._refuse_what_stays(rule)
         if rule.number is not None:
             self._one_kind(known, rule)
-            if not 0 <= rule.number < len(known):
-                raise ValueError(
-                    f"{self.where}: layer {rule.number} is not there; the model has {len(known)} attentions, the first is 0"
-                )
+            if rule.number < 0 or (counted and rule.number >= len(known)):
+                how_many = f"the model has {len(known)} attentions, " if counted else ""
+                raise ValueError(f"{self.where}: layer {rule.number} is not there; {how_many}the first is 0")
+            if not counted:
+                return
             rule.name = known[rule.number]
         rule.wanted = self.names_of(rule)
-        if not rule.wanted:
-            raise ValueError(f"{self.where}: layer {rule} is not there; the attentions are {_listed(known)}")
+        if rule.wanted or self.names is None or any(rule.means(Layer(name, rule.call or 0), -1) for name in self.may):
+            return
+        what = f"the attentions are {_listed(known)}" if counted else "no module that may call attention has such a name"
+        raise ValueError(f"{self.where}: layer {rule} is not there; {what}")
 
     def _refuse_what_stays(self, rule: Rule) -> None:
         """Or what is meant would be done to a part of the model, without a word. A number counts all of a kind."""
@@ -138,14 +152,16 @@ class Rules:
 
     def _check_numbers(self, layer: Layer) -> None:
         """Whether a number still means one thing: a name that is known, or the order of the calls."""
-        first = next(rule for rule in self.rules if rule.number is not None)
-        if self.names is None:
+        first, known = next(rule for rule in self.rules if rule.number is not None), self.names or []
+        if self.open and layer.name not in known:
             self.kinds.add(kind_of(layer.name))
-            self._one_kind(self.kinds, first)
+            self._one_kind([*known, *self.kinds], first)
+            if known:
+                raise ValueError(f"{self.where}: layer {first} was counted without {layer.name}, which calls too; say it by name")
         if layer.call == 0:
             return
         rule = next((x for x in self.rules if x.number is not None and x.name == layer.name), None)
-        rule = first if rule is None and self.names is None else rule
+        rule = first if rule is None and not known else rule
         if rule is not None:
             raise ValueError(
                 f"{self.where}: layer {rule} may be any of several calls of {layer.name}, which is called more than "
@@ -157,12 +173,13 @@ class Rules:
         known = self.names or []
         if rule.number is not None:
             return known[rule.number : rule.number + 1]
-        return [name for name in known if rule.means(Layer(name, rule.call or 0), -1)]
+        found = [name for name in known if rule.means(Layer(name, rule.call or 0), -1)]
+        return found or [name for name in self.may if name == rule.name]
 
     @property
     def any_layer(self) -> bool:
-        """Nothing is known of the layers, and all are meant: whichever call comes."""
-        return self.everything and self.names is None
+        """All are meant, and not all are known: whichever call comes."""
+        return self.everything and self.open
 
     def unmet(self) -> list[str]:
         """What was asked for and did not call: a rule, or the names that are missing of the several it means."""
@@ -208,7 +225,7 @@ def check_heads(where: str, layer: str, heads: Iterable[int], count: int) -> Non
 def known_heads(module: nn.Module) -> int | None:
     """How many heads a module will call with, by the names that models give that number; None: not known."""
     for holder in (module, getattr(module, "config", None)):
-        for name in ("num_heads", "num_attention_heads", "n_heads", "n_head"):
+        for name in ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads"):
             count = getattr(holder, name, None)
             if isinstance(count, int):
                 return count

@@ -112,6 +112,11 @@ def _block() -> _Block | None:
     return others[0] if len(others) == 1 else None
 
 
+def is_open() -> bool:
+    """Whether this thread is inside of a block."""
+    return bool(_blocks.open)
+
+
 @contextmanager
 def sdpa(
     model: nn.Module | None = None, *, strict: bool = False, context: attend.Context | None = None

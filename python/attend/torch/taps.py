@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules import module as hooks_of_all
 
-from .layers import Layer, check_heads, known_heads
+from .layers import Layer, Names, Rules, check_heads, known_heads
 from .places import Place
 
 active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
@@ -31,11 +31,12 @@ class Tap:
 
     where = "tap"
     changes = False  # what is computed
+    compiled = False  # whether it takes models of torch.compile
 
     def __init__(self, model: nn.Module | None) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"{self.where}: model takes an nn.Module, found {type(model).__name__}")
-        if model is not None:
+        if model is not None and not self.compiled:
             _refuse_compiled(self.where, model)
         self.model = model
         self.names: dict[nn.Module, str] = {} if model is None else _names_in(model)
@@ -43,6 +44,14 @@ class Tap:
         self._nobody = nn.Module()
         self._open = False
         self._kept: list[tuple[nn.Module, Any]] = []
+
+    def rules_of(self, layers: Any, names: Names | None) -> Rules:
+        """The layers that were asked for; names are of all that will call, if the caller knows them."""
+        if names is not None or self.model is None:
+            return Rules(self.where, layers, names)
+        from .code import known_in  # which is built on this
+
+        return Rules(self.where, layers, known_in(self.model))
 
     # ---- Which attention a call is ----
 

@@ -6,7 +6,7 @@ from tiny import CLASSES, inputs, tiny
 from torch import nn
 
 import attend.hf
-from attend.hf.code import Uses, uses_of
+from attend.torch.code import Uses, uses_of
 
 ATTENTIONS = {  # two layers each; a decoder with an encoder has two kinds more
     "bert": 2, "gpt2": 2, "llama": 2, "mistral": 2, "gemma2": 2, "gpt_oss": 2, "t5": 6, "whisper": 6, "vit": 2,

@@ -1,13 +1,10 @@
 """Models whose code reads its mask, as the floats of eager attention: with attend they give what they give with eager, or refuse."""
-import warnings
-
 import pytest
 import torch
 import transformers as t
-from tiny import WORDS, error, padding, twins
+from tiny import WORDS, error, padding
 
 import attend.hf
-import attend.hf.telling
 
 _TEXT = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 36}
 DEEPSEEK = {
@@ -66,32 +63,6 @@ def test_as_eager_or_refused(name):
                 continue
             wanted, found = (model(**given).last_hidden_state[real] for model in (eager, ours))
         assert error(found, wanted) < 2e-5, pad
-
-
-@pytest.mark.parametrize("name, module", [
-    ("mpt", "blocks.0.attn, MptAttention: its code computes the attention by itself"),
-    ("longformer", "encoder.layer.0.attention.self, LongformerSelfAttention: its code computes"),
-])
-def test_what_computes_by_itself_is_told_once(name, module, monkeypatch):
-    monkeypatch.setattr(attend.hf.telling, "_told", set())
-    with warnings.catch_warnings(record=True) as found, torch.no_grad():
-        warnings.simplefilter("always")
-        for _ in range(2):
-            _, ours = pair(name)
-            ours(**texts("left"))
-            ours(**texts("none"))
-    found = [str(x.message) for x in found if "attend" in str(x.message)]
-    assert len(found) == 1 and module in found[0]
-    assert type(ours).__name__ + " asks for attend, but these of its attentions do not come to it" in found[0]
-
-
-def test_nothing_is_told_of_what_comes_or_asks_for_another(monkeypatch):
-    monkeypatch.setattr(attend.hf.telling, "_told", set())
-    models = [pair("mpt")[0], *twins("llama"), *twins("bert")]
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error")
-        for model in models:
-            model(**texts("left"))
 
 
 def test_informers_sparse_attention_is_eagers():

@@ -7,6 +7,8 @@ import torch
 import transformers as t
 from tiny import error
 from torch.nn.functional import cross_entropy, normalize
+from transformers.models.albert import modeling_albert
+from transformers.models.albert.modeling_albert import eager_attention_forward as eager_of_albert
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 import attend
@@ -206,6 +208,7 @@ def test_smollm2_greedy_tokens(smollm2):
     assert "Paris" in tokenizer.decode(eager.sequences[0])
 
 
+END_TO_END = 5e-6  # of a weight in f32, after ten calls of rounding before it
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0.attention"
 
 
@@ -221,28 +224,44 @@ def atom_map(weights, reaction):
     return found
 
 
-def test_rxnmapper():
-    """One layer that is called 12 times; the atom map of the paper is read off call 10, head 5."""
+def test_rxnmapper(monkeypatch, record_property):
+    """One layer that is called 12 times; the atom map of the paper is read off call 10, head 5.
+
+    Of the largest difference to eager's weights of that head two numbers are held: for eager's own q and k, and end to end, after ten calls
+    each with its own rounding. A run with -rP shows both: 1.2e-7, and from 1.07e-6 to 1.97e-6 on different machines.
+    """
     model, words = real.rxnmapper()
     reaction = "C C ( = O ) O . O C C > > C C ( = O ) O C C".replace("> >", ">>").split()
     ids = torch.tensor([[words.index(word) for word in ["[CLS]", *reaction, "[SEP]"]]])
+    calls = []
+
+    def kept(module, *given, **options):
+        calls.append((given, options))
+        return eager_of_albert(module, *given, **options)
 
     def run(name):
         return with_attention(model, name, lambda m: m(ids, output_attentions=True))
 
+    monkeypatch.setattr(modeling_albert, "eager_attention_forward", kept)
     wanted, found = run("eager"), run("attend")
     assert error(found.last_hidden_state, wanted.last_hidden_state) < 1e-5
-    assert len(found.attentions) == len(wanted.attentions) == 12
+    assert len(found.attentions) == len(wanted.attentions) == len(calls) == 12
     weights, of_eager = (x.attentions[10][0, 5] for x in (found, wanted))
-    assert (weights - of_eager).abs().max() < 5e-6
+    given, options = calls[10]
+    with torch.no_grad(), attend.hf.capture(heads=5) as same:
+        attend_attention(model.get_submodule(LAYER), *given, **options)
+    of_the_same = same[0].weights[0, 0]
+    alike, end_to_end = ((x - of_eager).abs().max().item() for x in (of_the_same, weights))
+    print(f"call 10, head 5: {alike:.2e} for eager's own q and k, {end_to_end:.2e} end to end")
+    record_property("for eager's own q and k", alike)
+    record_property("end to end", end_to_end)
+    assert alike < 1e-6 and end_to_end < END_TO_END
     assert torch.equal(weights.argmax(-1), of_eager.argmax(-1))
-    with attend.hf.capture(model, layers=(LAYER, 10), heads=5, what=("weights", "qkv")) as kept:
-        with torch.no_grad():
-            model(ids)
-    alone, q, k = kept[LAYER, 10].weights, kept[LAYER, 10].q, kept[LAYER, 10].k
+    with attend.hf.capture(model, layers=(LAYER, 10), heads=5) as run_of_one, torch.no_grad():
+        model(ids)
+    alone = run_of_one[LAYER, 10].weights
     assert alone.shape == (1, 1, *weights.shape) and torch.equal(alone[0, 0], weights)
-    of_the_same = (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1)  # as eager computes them
-    assert q.size(1) == 1 and (alone - of_the_same).abs().max() < 1e-6
+    assert alone.untyped_storage().nbytes() == 4 * weights.numel()  # memory for that head alone
     assert atom_map(alone[0, 0].numpy(), reaction) == atom_map(of_eager.numpy(), reaction)
     model.double()
     truth, ours = (run(name).attentions[10][0, 5] for name in ("eager", "attend"))

@@ -1,4 +1,5 @@
-"""What the code of a module does about attention: told by the names in its methods, as Python compiled them.
+"""What the code of a module does about attention: told by the names in its methods, as Python compiled them; and whether by
+that, its config and the blocks around it will come to attend.
 
 Names, not source text: they are there for any class, also where the source is not, and a comment cannot
 deceive. Functions of the same file that a method calls count as part of it.
@@ -13,10 +14,17 @@ from typing import Any
 
 from torch import nn
 
+from .layers import Known
+from .modules import MultiheadAttention
+from .sdpa import is_open
+
+NAME = "attend"  # in Transformers
+
 
 class Uses(enum.Enum):
     nothing = enum.auto()
     interface = enum.auto()  # Transformers' AttentionInterface
+    replaced = enum.auto()  # attend.torch.MultiheadAttention
     layer_of_torch = enum.auto()  # nn.MultiheadAttention
     sdpa = enum.auto()
     own_softmax = enum.auto()
@@ -24,9 +32,56 @@ class Uses(enum.Enum):
 
 
 def uses_of(module: nn.Module) -> Uses:
+    if isinstance(module, MultiheadAttention):
+        return Uses.replaced
     if isinstance(module, nn.MultiheadAttention):
         return Uses.layer_of_torch
     return _uses_of_class(type(module))
+
+
+def known_in(model: nn.Module) -> Known:
+    """What attend.torch knows of the layers of a model before it runs."""
+    root = type(model).__name__
+    comes = [name or root for name, _, uses, config in attentions_in(model) if not why_not(uses, config)]
+    return Known(comes, [name or root for name, module in model.named_modules() if _may_call(module)])
+
+
+def _may_call(module: nn.Module) -> bool:
+    """PyTorch's own modules call no attention, but for the one that is one."""
+    return type(module).__module__.split(".")[0] != "torch" or isinstance(module, nn.MultiheadAttention)
+
+
+def attentions_in(model: nn.Module) -> Iterator[tuple[str, nn.Module, Uses, Any]]:
+    """(name, module, what its code does, its config or that of the module around it)"""
+    configs: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        configs[name] = getattr(module, "config", None) or configs.get(name.rpartition(".")[0])
+        uses = uses_of(module)
+        if uses is not Uses.nothing and not (uses is Uses.name_alone and _has_attention_inside(module)):
+            yield name, module, uses, configs[name]
+
+
+def _has_attention_inside(module: nn.Module) -> bool:
+    inner = list(module.modules())[1:]
+    return any(uses_of(x) not in (Uses.nothing, Uses.name_alone) for x in inner)
+
+
+def why_not(uses: Uses, config: Any) -> str:
+    """Why such a module will not come here and now; "": it will."""
+    if uses is Uses.layer_of_torch:
+        return "it is PyTorch's own layer, which attend.torch.replace(model) makes into attend's"
+    if uses is Uses.replaced or uses is Uses.sdpa and is_open():
+        return ""
+    if uses is Uses.sdpa:
+        return "its code calls scaled_dot_product_attention by itself, which comes inside of attend.torch.sdpa() alone"
+    if uses is Uses.own_softmax:
+        return "its code computes the attention by itself, without Transformers' AttentionInterface"
+    if uses is Uses.name_alone:
+        return "no softmax attention is found in its code, which may be of another kind or elsewhere"
+    asked = getattr(config, "_attn_implementation", None)
+    if asked != NAME and not (asked == "sdpa" and is_open()):
+        return f'its config asks for {asked!r}; model.set_attn_implementation("{NAME}") changes that'
+    return ""
 
 
 _PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum", "@"}
