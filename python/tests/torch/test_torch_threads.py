@@ -134,8 +134,7 @@ def named():
             pass
     return names.count('attend')
 
-def named_in_time(count):
-    """A thread names itself when it first gets a processor."""
+def named_in_time(count):  # a thread names itself when it first gets a processor
     end = time.monotonic() + 300
     while named() != count and time.monotonic() < end:
         time.sleep(0.01)
