@@ -114,7 +114,7 @@ class Tab:
         return self.tab.locator(selector).count()
 
     def pixel(self, i, j):
-        """The colour of a cell of the map: off its middle, where its number may stand."""
+        """The colour of a cell of the map: off its middle, where its number may stand, if there is room."""
         return self.pixels([[i, j]])[0]
 
     def pixels(self, cells):
@@ -123,8 +123,9 @@ class Tab:
           const canvas = document.getElementById("map"), { left, top, w, h, width } = attend.geometry();
           const { zoom } = attend.state, layer = attend.shape(), [q0, q1, k0, k1] = zoom ?? [0, layer[0], 0, layer[1]];
           const ratio = canvas.width / width, context = canvas.getContext("2d");
+          const off = (px) => (px < 8 ? 0.5 : 0.25), right = off(w / (k1 - k0)), down = off(h / (q1 - q0));
           return cells.map(([i, j]) => {
-            const x = left + ((j + 0.25 - k0) / (k1 - k0)) * w, y = top + ((i + 0.25 - q0) / (q1 - q0)) * h;
+            const x = left + ((j + right - k0) / (k1 - k0)) * w, y = top + ((i + down - q0) / (q1 - q0)) * h;
             return [...context.getImageData(Math.floor(x * ratio), Math.floor(y * ratio), 1, 1).data].slice(0, 3);
           });
         }""",

@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import json
 import os
 import re
 import struct
@@ -11,7 +12,9 @@ import xml.etree.ElementTree as xml
 import numpy as np
 import pytest
 
-from page import Blobs, layer_of, page_of
+from page import Blobs, layer_of, page_of, softmax
+from test_map import colour
+from test_rows import check_hover
 
 ATTEND = os.environ.get("ATTEND_COMMAND")
 MOVERS = {(1, 2): 120, (4, 0): 44}  # heads that look from token 300 at these
@@ -30,6 +33,8 @@ def page_of_512():
                 source["q"][h, 300] += 2.2 * source["k"][h, key]
         scores = np.einsum("hc,hjc->hj", np.float64(source["q"][:, 300]), np.float64(source["k"][:, :301])) / 4
         truth.update({(n, h): np.exp(row) / np.exp(row).sum() for h, row in enumerate(scores)})
+        if n in (0, 5):  # all of one head
+            truth["all", n, 3] = softmax({name: x[3:] for name, x in source.items() if name in "qkv"} | {"causal": True})[0][0]
         parts.append(layer_of(source, blobs, f"layer {n}", embed=n == 0, top_k=16))
     tokens = [f" t{n}" for n in range(512)]
     run = {"name": "m", "tokens": tokens, "key_tokens": None, "special": [], "layers": parts}
@@ -88,9 +93,13 @@ def test_which_heads_move_a_token_is_one_click(show):
         assert f"→ {key} ·t{key}" in scores[f"{n},{h}"]
 
 
-def page_of_4096(folder):
+@pytest.fixture(scope="module")
+def page_of_4096(tmp_path_factory):
     """A head of 4096 x 4096 as `attend view` writes it, without q and k: the token before, and a line far from the
     diagonal. Its page and its weights."""
+    if not ATTEND:
+        pytest.skip("ATTEND_COMMAND is not set")
+    folder = tmp_path_factory.mktemp("long")
     random, n = np.random.default_rng(6), 4096
     k = random.normal(size=(n, 16)).astype(np.float32)
     k /= np.linalg.norm(k, axis=1, keepdims=True)
@@ -105,9 +114,8 @@ def page_of_4096(folder):
     return (folder / "page.html").read_text(), weights / weights.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.skipif(not ATTEND, reason="ATTEND_COMMAND is not set")
-def test_the_strongest_structure_far_from_the_diagonal(show, tmp_path):
-    html, weights = page_of_4096(tmp_path)
+def test_the_strongest_structure_far_from_the_diagonal(show, page_of_4096):
+    html, weights = page_of_4096
     reader = Steps(show(html))
     assert "0 of 1 layers" in reader.tab.text(".page-notes")
     reader.type('input[data-key="far"]', "2500")
@@ -126,6 +134,78 @@ def test_the_strongest_structure_far_from_the_diagonal(show, tmp_path):
     q0, q1, k0, k1 = reader.tab.state("zoom")
     assert q0 <= lines[0][0][0] < q1 and k0 <= lines[0][0][1] < k1
     assert reader.count == 2 and reader.tab.pixel(*lines[0][0]) != reader.tab.pixel(lines[0][0][0], lines[0][0][1] - 3)
+
+
+class Known:
+    """What a page holds of a head: the largest weights of each row, and the means of tiles."""
+
+    def __init__(self, html, layer, weights):
+        data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)[1])
+        self.layer, self.weights = data["runs"][0]["layers"][layer], weights
+        self.k, self.tiles = self.layer["rows"]["k"], self.layer["tiles"]
+
+    def colour(self, i, j):
+        """Of a cell, exact or one that surely is or is not stored; None where the outline or corner of a tile may lie."""
+        row = self.weights[i]
+        if self.layer["q"] is not None or row[j] >= np.sort(row)[-self.k] * 1.0001:
+            return colour(np.sqrt(row[j]))
+        queries, keys = self.tiles["queries"], self.tiles["keys"]
+        rows, columns = (slice(n - n % side, n - n % side + side) for n, side in ((i, queries), (j, keys)))
+        inside = [0.4 < (n % side) / side < 0.6 for n, side in ((i, queries), (j, keys))]
+        if row[j] > np.sort(row)[-self.k] * 0.9999 or not all(inside):
+            return None
+        seen = np.arange(len(row))[None, columns] <= np.arange(len(row))[rows, None]
+        return colour(np.sqrt(self.weights[rows, columns][seen].mean()))
+
+
+def check_zooms(tab, known, zooms, strong):
+    """The pixels of strong cells, and of some others, wherever a cell is a pixel or more; and there hover and click."""
+    random, found = np.random.default_rng(4), 0
+    for q0, q1, k0, k1 in zooms:
+        tab.choose(zoom=[q0, q1, k0, k1], cell=None, chosen=[])
+        assert tab.tab.get_attribute("#map", "data-level") == "cells"
+        cells = [(i, j) for i, j in strong if q0 <= i < q1 and k0 <= j < k1]
+        assert len(cells) > 1
+        cells += [(int(i), int(j)) for i, j in zip(random.integers(q0, q1, 150), random.integers(k0, k1, 150)) if j < i]
+        for (i, j), pixel in zip(cells, tab.pixels(cells)):
+            expected = known.colour(i, j)
+            if expected is not None:
+                assert np.abs(pixel - expected).max() <= 8, (i, j, [q0, q1, k0, k1])
+                found += 1
+        check_hover(tab)
+    assert found > 60
+
+
+@pytest.mark.parametrize("layer", [0, 5], ids=["exact", "rows"])
+def test_the_pixels_of_512_tokens_are_right_at_every_zoom(show, layer):
+    html, truth = page_of_512()
+    known = Known(html, layer, truth["all", layer, 3])
+    strong = [(i, int(row.argmax())) for i, row in enumerate(known.weights)]
+    tab = show(html, f"#layer={layer}&head=3&bend=sqrt")
+    check_zooms(tab, known, ([100, 400, 0, 300], [260, 330, 0, 70], [290, 312, 5, 95], [296, 304, 0, 96]), strong)
+    check_hover(tab.choose(zoom=None))
+
+
+def test_the_pixels_of_4096_tokens_are_right_at_every_zoom(show, page_of_4096):
+    html, weights = page_of_4096
+    known, tab = Known(html, 0, weights), show(html, "#bend=sqrt")
+    best = [int(row.argmax()) for row in weights]
+    check_zooms(tab, known, ([3600, 3900, 700, 1000], [3690, 3750, 790, 850], [3710, 3734, 808, 832], [3718, 3726, 817, 825]),
+                list(enumerate(best)))
+    tab.tab.mouse.move(0, 0)
+    tab.choose(zoom=None)  # several cells a pixel: tiles, and the strongest of each as a dot
+    assert tab.tab.get_attribute("#map", "data-level") == "tiles"
+    left, top, w, h = tab.evaluate("() => { const { left, top, w, h } = attend.geometry(); return [left, top, w, h]; }")
+    dots = {}
+    for i, j in enumerate(best):
+        at = (int((i + 0.5) / 4096 * h), int((j + 0.5) / 4096 * w))
+        dots[at] = max(dots.get(at, 0), weights[i, j])
+    places = [(y, x) for y, x in list(dots)[::37]]
+    drawn = tab.evaluate("""([places, left, top]) => { const context = document.getElementById("map").getContext("2d");
+      return places.map(([y, x]) => [...context.getImageData(left + x, top + y, 1, 1).data].slice(0, 3)); }""", [places, left, top])
+    for place, pixel in zip(places, drawn):
+        assert np.abs(pixel - colour(np.sqrt(dots[place]))).max() <= 4, place
+    check_hover(tab)
 
 
 SVG = "{http://www.w3.org/2000/svg}"
