@@ -200,5 +200,7 @@ def test_generate_nothing(folder, capsys):
 
 
 def test_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "attend.hf", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "GGUF" in done.stdout
+    """Importing attend.hf and its help need no Transformers, and change nothing in it."""
+    code = "import runpy, sys; sys.modules['transformers'] = None; sys.argv[1:] = ['--help']; runpy.run_module('attend.hf', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "GGUF" in done.stdout, done.stderr
