@@ -217,7 +217,8 @@ def as_lines(results, threads, rounds):
     return (f"Medians of {rounds} rounds of {clock} and more, {threads} thread{'s' * (threads != 1)}, "
             f"{found[1] if found else platform.machine()}{matrices}, PyTorch {torch.__version__.partition('+')[0]}, Transformers "
             f"{transformers.__version__}:\n\n{as_table(results)}\n\n"
-            f"The weights of one captured head of one layer take {', '.join(heads.values())} more time at 512 tokens.\n")
+            f"The weights of one captured head of one layer take {', '.join(heads.values())} more time at 512 tokens, under "
+            "`torch.no_grad()`; where gradients are recorded they are a pass of their own over that head.\n")
 
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "models.md"

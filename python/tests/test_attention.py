@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peak import peak_of
 
 import attend
 
@@ -74,6 +75,13 @@ def test_weights_of_chosen_heads():
         np.testing.assert_array_equal(got, want)
     plan = attend.Plan.attention(q, k, v, causal=True, return_weights=True, weight_heads=(0,))
     np.testing.assert_array_equal(plan.run(q, k, v, causal=True)[1], weights[:, :1])
+
+
+def test_weights_of_chosen_heads_take_memory_for_these_alone():
+    """4 MiB for each of 32 heads, at the worst moment of the call."""
+    q = draw((1, 32, 1024, 4), 0).astype("f4")
+    one, two, every = (peak_of(lambda: attend.attention(q, q, q, return_weights=True, weight_heads=heads)) for heads in ([5], [31, 0], None))
+    assert one < 16 and two < 20 and every > 120
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -11,10 +11,14 @@ sdpa()                         a block in which models that call scaled_dot_prod
 
 Tensors of the CPU are computed there, with as many threads as torch.get_num_threads() says, or in the attend.Context
 that a call, a layer or replace() is given; those of an NVIDIA GPU on it, in PyTorch's current stream. Importing this changes nothing in PyTorch; it adds the operators
-torch.ops.attend.attention and .attention_backward.
+torch.ops.attend.attention and .attention_backward, and torch.load() takes what capture() gives for data (weights_only=True).
 """
+from torch.serialization import add_safe_globals
+
+from attend import HeadStatistics, Statistics
+
 from .analysis import attention_rollout, head_importance, output_projection, value_weighted
-from .capturing import Captured, Run, capture
+from .capturing import Captured, Run, Step, capture
 from .editing import edit
 from .functional import scaled_dot_product_attention
 from .general import attention
@@ -43,3 +47,5 @@ __all__ = [
     "sdpa",
     "value_weighted",
 ]
+
+add_safe_globals([Run, Step, Captured, Layer, Statistics, HeadStatistics])

@@ -7,7 +7,10 @@ import torch
 import attend
 import attend.hf
 import attend.torch
+from attend.torch import contexts
 from eager import HEADS, LAYERS, MODELS, attentions, both, checkpointing, texts
+from peak import peak_of
+from tiny import tiny
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,6 +91,46 @@ def test_statistics_are_those_of_inspect(name):
     torch.testing.assert_close(found.stats.entropy.double(), entropy, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.stats.maximum, found.weights.amax(-1), atol=1e-6, rtol=0)
     assert torch.equal(found.stats.top_keys[..., 0], found.weights.argmax(-1))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_weights_of_one_head_take_the_memory_of_one_head(grad):
+    """At the worst moment, 4 MiB for each of 16 heads; with gradients they are of a pass of their own over this head."""
+    model = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size=64, head_dim=4, max_position_embeddings=1024, num_hidden_layers=1)
+    model.set_attn_implementation("attend")
+    tokens = torch.randint(2, 36, (1, 1024))
+
+    def work(heads):
+        with torch.set_grad_enabled(grad), attend.hf.capture(model.model, layers=0, heads=heads) as run:
+            return model.model(tokens), run
+
+    def anew():
+        contexts._current = None  # it keeps memory of calls before
+
+    one, every = (peak_of(lambda: work(heads), anew) for heads in (5, None))
+    assert one < 16 and every > 56
+
+
+def test_what_was_captured_is_kept_in_a_file(tmp_path):
+    """torch.load() takes it back without a word of trust (weights_only), and it is as good as new; of it the file has these heads alone."""
+    _, model = both("llama")
+    given, file = texts("llama"), tmp_path / "run.pt"
+    with attend.hf.capture(model, heads=[2], what=("weights", "stats", "qkv", "out"), inspect={"top_k": 2}) as run:
+        model(**given)
+    torch.save(run, file)
+    back = torch.load(file, weights_only=True)
+    assert back.layers == run.layers and repr(back) == repr(run)
+    for layer in run.layers:
+        for name, x in vars(run[layer]).items():
+            found = getattr(back[layer], name)
+            assert torch.equal(found, x) if isinstance(x, torch.Tensor) else name == "stats" or found == x
+            assert not isinstance(x, torch.Tensor) or x.untyped_storage().nbytes() == x.nbytes
+        assert torch.equal(torch.as_tensor(back[layer].stats.top_keys), torch.as_tensor(run[layer].stats.top_keys))
+        assert [h.label for h in back[layer].stats.heads] == [h.label for h in run[layer].stats.heads]
+    with torch.no_grad(), attend.hf.edit(model, {(1, 2): attend.pattern_of(back), (0, 2): attend.mean_of(back)}):
+        model(**given)
+    torch.save(run[0].weights, file)
+    assert torch.equal(torch.load(file, weights_only=True), run[0].weights) and file.stat().st_size < run[0].weights.nbytes + 4096
 
 
 def test_names_without_a_model_are_those_inside_of_what_is_called():

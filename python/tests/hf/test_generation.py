@@ -1,6 +1,7 @@
 """Generated tokens with attend are those with eager attention: greedy and beams, every cache, padding at the left."""
 import pytest
 import torch
+import transformers as t
 from tiny import DECODERS, error, inputs, padding, twins
 
 CACHES = ("dynamic", "static")
@@ -28,21 +29,45 @@ def test_greedy(name, cache):
     assert torch.equal(generated(ours, given, cache_implementation=cache), wanted)
 
 
+@pytest.fixture
+def reordered(monkeypatch):
+    """What caches were told when beams changed places: which of the old each new one goes on from."""
+    told = []
+    for cls in (t.Cache, t.EncoderDecoderCache):
+        def reorder_cache(self, places, of=cls.reorder_cache):
+            told.append(places.tolist())
+            return of(self, places)
+
+        monkeypatch.setattr(cls, "reorder_cache", reorder_cache)
+    return told
+
+
+def change_places(told):
+    """Else beams would be so many greedy generations."""
+    return any(places != list(range(len(places))) for places in told)
+
+
 @pytest.mark.parametrize("name, cache", [("llama", "dynamic"), ("mistral", "static"), ("gpt_oss", "dynamic"), ("gpt2", "dynamic")])
-def test_beams(name, cache):
+def test_beams(name, cache, reordered):
     eager, ours = twins(name)
     given = prompt(name)
     options = {"num_beams": 3, "num_return_sequences": 2, "cache_implementation": cache}
-    assert torch.equal(generated(ours, given, **options), generated(eager, given, **options))
+    wanted = generated(eager, given, **options)
+    of_eager = reordered[:]
+    reordered.clear()
+    assert torch.equal(generated(ours, given, **options), wanted)
+    assert reordered == of_eager and change_places(reordered)
 
 
 @pytest.mark.parametrize("cache, beams", [("dynamic", 1), ("dynamic", 3), ("static", 1)])
 @pytest.mark.parametrize("name", ["t5", "whisper"])
-def test_encoder_and_decoder(name, cache, beams):
+def test_encoder_and_decoder(name, cache, beams, reordered):
     eager, ours = twins(name)
     given = prompt(name) if name == "t5" else {"input_features": torch.randn(3, 8, 24)}
     wanted = generated(eager, given, num_beams=beams)
+    reordered.clear()
     assert torch.equal(generated(ours, given, num_beams=beams, cache_implementation=cache), wanted)
+    assert change_places(reordered) == (beams > 1)
 
 
 def test_without_a_cache():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import tiny_gguf
 import torch
 import transformers
 import words
@@ -91,6 +92,20 @@ def test_inspect_has_the_numbers_of_inspect(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 * (2 + 4) and lines[0] == "layers.0: q [1, 4, 6, 8], k [1, 2, 6, 8]"
     assert lines[2].split()[0] == "0" and stats.heads[3].label in lines[-1]
+
+
+def test_a_gguf_file(tmp_path, capsys):
+    """By its own name, and a folder that holds nothing else says that name."""
+    tiny_gguf.write(tmp_path / "tiny.gguf")
+    assert main(["inspect", str(tmp_path / "tiny.gguf"), "--text", "ab b a b", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokens"] == ["ab", " b", " a", " b"]
+    assert [(x["module"], len(x["heads"])) for x in found["layers"]] == [(f"model.layers.{n}.self_attn", 4) for n in (0, 1)]
+    assert main(["generate", str(tmp_path / "tiny.gguf"), "--text", "ab b", "--new-tokens", "3", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["token_ids"]) <= 3
+    for command in (["inspect"], ["generate"], ["view", "--output", str(tmp_path / "page.html")]):
+        assert main([command[0], str(tmp_path), "--text", "ab", *command[1:]]) == 2
+        assert "has no config.json; it has the GGUF file tiny.gguf, which can be named itself" in capsys.readouterr().err
 
 
 def test_generate_prints_the_text(folder, capsys):
@@ -185,5 +200,7 @@ def test_generate_nothing(folder, capsys):
 
 
 def test_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "attend.hf", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "GGUF" in done.stdout
+    """Importing attend.hf and its help need no Transformers, and change nothing in it."""
+    code = "import runpy, sys; sys.modules['transformers'] = None; sys.argv[1:] = ['--help']; runpy.run_module('attend.hf', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "GGUF" in done.stdout, done.stderr

@@ -1,7 +1,7 @@
 """What models may pass to an attention: each argument counts, and what is not known is refused by its name."""
 import pytest
 import torch
-from tiny import error, inputs, tiny, twins
+from tiny import error, tiny
 from torch import nn
 from transformers import masking_utils as mu
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -131,23 +131,3 @@ def test_masks_that_cannot_be_honoured():
     with pytest.raises(NotImplementedError, match="sliding_window = 3 of 5 keys came without a mask"):
         attend_attention(Layer(), q, k, v, None, sliding_window=3)
     attend_attention(Layer(), q, k, v, None, sliding_window=5)
-
-
-def test_under_torch_compile():
-    eager, ours = twins("mistral", num_hidden_layers=1)
-    given = inputs("mistral", "left")
-    compiled = torch.compile(ours, backend="eager")
-    with torch.no_grad():
-        real = given["attention_mask"].bool()
-        assert error(compiled(**given).logits[real], eager(**given).logits[real]) < 2e-5
-
-
-def test_weights_that_are_asked_for_under_torch_compile():
-    """GPT-2 does not tell its attentions that the weights are recorded."""
-    eager, ours = twins("gpt2", num_hidden_layers=1)
-    given = inputs("gpt2", "right")
-    real = given["attention_mask"].bool()
-    with torch.no_grad():
-        wanted, found = (model(**given, output_attentions=True) for model in (eager, torch.compile(ours, backend="eager")))
-    assert error(found.logits[real], wanted.logits[real]) < 2e-5 and len(found.attentions) == len(wanted.attentions) == 1
-    assert error(found.attentions[0].transpose(1, 2)[real], wanted.attentions[0].transpose(1, 2)[real]) < 2e-5

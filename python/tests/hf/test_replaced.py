@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers as t
 from test_view import data_of, weights_of_page
+from tiny import twins
 from torch import nn
 from torch.nn import functional as F
 
@@ -137,3 +138,22 @@ def test_a_subclass_comes_too():
     with attend.hf.capture(model, layers=0, heads=[2]) as run:
         model(x)
     assert run.layers == [("mine", 0)] and run[0].weights.shape == (1, 1, 3, 3)
+
+
+def test_inside_of_sdpa_what_calls_it_comes_as_well():
+    eager, ours = twins("llama")
+    ours.set_attn_implementation("sdpa")
+    given = {"input_ids": torch.randint(2, 36, (2, 7))}
+    with torch.no_grad():
+        wanted = eager(**given, output_attentions=True).attentions
+        assert not attend.hf.check(ours)
+        with pytest.raises(ValueError, match="its config asks for 'sdpa'"):
+            attend.hf.capture(ours, layers=1)
+        with attend.torch.sdpa(ours) as calls:
+            assert attend.hf.check(ours) and [row.calls for row in attend.hf.check(ours, **given).rows] == [1, 1]
+            with attend.hf.capture(ours, layers=1, heads=[3]) as run:
+                ours(**given)
+            with pytest.raises(ValueError, match="layer 'model.layers.2.self_attn' is not there"):
+                attend.hf.capture(ours, layers="model.layers.2.self_attn")
+    assert calls.on_attend == len(calls) == 4
+    torch.testing.assert_close(run[run.layers[0]].weights, wanted[1][:, [3]], atol=1e-5, rtol=0)
