@@ -36,7 +36,7 @@ def take(browser, page, file, size, scheme, whole, address=""):
 
 
 def document(browser):
-    """The pictures of the documents: a small page, all heads asked for one cell, tiles and cells, and a figure."""
+    """The pictures of the documents: a small page, all heads asked for one cell, that on a phone too, tiles and cells, and a figure."""
     root = pathlib.Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(root / "tests" / "web"))
     import fixtures
@@ -50,6 +50,7 @@ def document(browser):
         take(browser, large, images / "page_heads.png", (1440, 900), "light", False, f"{place}&sort=selection")
         take(browser, large, images / "page_tiles.png", (1440, 900), "dark", False,
              "#layer=7&head=7&cell=300,294&chosen=300&zoom=286,306,280,304")
+        take(browser, large, images / "page_phone.png", (390, 844), "light", False, f"{place}&sort=selection")
         tab = browser.new_page(viewport={"width": 1440, "height": 900})
         tab.goto(large.as_uri() + "#layer=7&head=7&zoom=290,306,284,300&bend=sqrt")
         tab.wait_for_selector("#map[data-whole=true]", state="attached")

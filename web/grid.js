@@ -166,6 +166,8 @@ export class Grid {
         [...this.buttons.values()].map((at) => (by ? rankOf(at.layer, at.head, by) : NaN));
     const top = ranks.reduce((a, b) => (b > a ? b : a), 0);
     const scale = new Scale({ bend: "linear", top: 1 });
+    this.root.classList.toggle(
+        "answering", colouredBy() === "selection");  // no picture is of tiles
     [...this.buttons.values()].forEach((place, n) => {
       const { layer, head, button, bar, score, about } = place, label = labelOf(layer, head);
       const figure = by ? scoreWords(layer, head, by) : scores(label?.scores ?? []);
@@ -177,7 +179,7 @@ export class Grid {
         headName(own, head), metric ?? label?.text, key >= 0 ? words : null,
         by === "selection" ? whyNot(answerOf(layer, head)) : null,
         !by && label?.metric && figure ? `${label.metric} ${figure}` : figure,
-        about ? say("tiles_about") : null
+        about && colouredBy() !== "selection" ? say("tiles_about") : null
       ].filter(Boolean).join(", ");
       score.textContent = this.short(figure);
       place.label.textContent = words;
@@ -224,7 +226,7 @@ export class Grid {
 
   // Without the 0 before the point where cards are narrow.
   short(figure) {
-    return this.buttons.size > kDense ? figure.replace(/^([≤≥±]?)0\./, "$1.") : figure;
+    return this.buttons.size > kDense ? figure.replace(/^([≤≥±−]?)0\./, "$1.") : figure;
   }
 
   // What a card answers to the selection; null where it is coloured by something else.

@@ -16,6 +16,7 @@ SIZES = {"270": (30, 9, 512), "144": (12, 12, 256)}
 CUT = """() => [...document.querySelectorAll(".thumb[data-head]")].filter((card) => {
   const box = (name) => card.querySelector(name).getBoundingClientRect(), name = box(".thumb-name"), figure = box(".figure");
   const all = card.getBoundingClientRect(), parts = [name, figure];
+  if (figure.width > 0 && figure.top >= name.bottom - 2) return true;   // broken into a second line
   return parts.some((part) => part.left < all.left - 1 || part.right > all.right + 1 || part.bottom > all.bottom + 1) ||
     (figure.width > 0 && name.right > figure.left + 1 && name.bottom > figure.top + 1 && figure.bottom > name.top + 1);
 }).map((card) => card.textContent)"""

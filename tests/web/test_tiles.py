@@ -159,6 +159,15 @@ def test_the_readout_describes_the_tile(show):
     assert "exact" in tab.choose(cell=[260, int(best[0])]).text("#readout")
 
 
+@pytest.mark.parametrize("width", [390, 800, 1440])
+def test_what_kind_a_cell_is_stands_beside_its_weight(show, width):
+    """As wide as its word, on narrow screens too."""
+    tab = show(reduced()[0], "#cell=30,30", width=width)
+    for cell in ([30, 30], [30, 2]):
+        tab.choose(cell=cell)
+        assert tab.evaluate("() => document.querySelector('#readout .kind').getBoundingClientRect().width") < 100
+
+
 def test_the_largest_weight_of_a_tile_is_not_rounded_down(show):
     """0.930 lies between two steps of a tile's bytes, and used to be told as 0.917."""
     score = float(np.log(0.93 / 0.07 * 7))
