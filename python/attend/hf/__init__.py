@@ -12,8 +12,9 @@ view(model, tokenizer, text)            a page that shows every head
 >>> print(attend.hf.check(model))
 
 Importing this changes nothing in Transformers. What a model asks for and attend cannot do is refused in words, and attend
-falls back to nothing. Code of a model that never asks, and computes attention by itself, goes on doing so: it is refused where it
-adds its mask to scores, and named in a warning where it asks for a mask; check(model) says which modules do.
+falls back to nothing. Code of a model that never asks, and computes attention by itself, goes on doing so: it is named in a
+warning where the model is made, loaded or set to attend, and refused where it adds its mask to scores; check(model) says which
+modules do.
 """
 from .blocks import capture, edit, head_importance
 from .registration import NAME, register
