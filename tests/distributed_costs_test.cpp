@@ -316,7 +316,7 @@ struct Held {
 // Beside what the plan says there are workspaces, at most the undivided call's.
 TEST(plan, memory_is_what_is_allocated) {
   const WholeSizes sizes{
-      .queries = 1024, .keys = 1024, .heads = 4, .key_heads = 2, .d = 64, .dv = 64};
+      .queries = 1024, .keys = 1024, .heads = 4, .key_heads = 2, .d = 24, .dv = 24};
   const AttentionOptions options{.causal = true};
   const Layouts layouts = balanced_layouts(sizes, options, 2);
   constexpr const char* kKernels = "forward:reference.forward,backward:reference.backward";

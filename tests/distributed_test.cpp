@@ -2,6 +2,7 @@
 // every type, forward and backward?
 //
 //   distributed_test --case='type=f32 batch=2 ...'   that case alone, divided in every way
+//   distributed_test --counts                        in f32 every case by every number of ranks
 //   distributed_test --all                           every case in every way, for hours
 #include "cases/cases.h"
 #include "support/ranks.h"
@@ -18,7 +19,7 @@ namespace {
 using distributed::Bits;
 using distributed::Scheme;
 
-bool all_ways = false;
+bool all_counts = false, all_ways = false;
 
 constexpr int kRanks[] = {1, 2, 3, 5, 8};
 
@@ -38,12 +39,12 @@ std::vector<Division> ways() {
 
 constexpr std::int64_t kGranules[] = {1, 16, distributed::kGranule};
 
-// In f32 the bits of one process for every number of ranks, in the other types for all of them
-// together, granules and schemes in turn; and Bits::fast for one number of ranks, in f32 and one
-// more type. Under a sanitizer a part of these.
+// The bits of one process for two numbers of ranks, so that the types meet all of them together, in
+// f32 for every number if that is asked for; granules and schemes in turn; and Bits::fast for one
+// number of ranks, in f32 and one more type. Under a sanitizer a part of these.
 std::vector<Division> ways_in_turn(std::size_t turn, DType type) {
   const std::size_t other = type == DType::f64 ? 0 : type == DType::bf16 ? 1 : 2;
-  const bool all = type == DType::f32 && !kSanitized;
+  const bool all = all_counts && type == DType::f32;
   std::vector<Division> some;
   for (std::size_t r = 0; r < (all ? std::size(kRanks) : kSanitized ? 1 : 2); ++r) {
     const std::size_t ranks = all ? r : (turn + 2 * other + r) % std::size(kRanks);
@@ -85,7 +86,7 @@ std::string examine(const cases::Case& problem, const std::vector<Division>& div
 constexpr int kParts = 8;
 class Table : public testing::TestWithParam<std::tuple<DType, int>> {};
 
-// Each case in every type and by every number of ranks; with --all in all ways.
+// Each case in every type, by ranks in turn, all of them, or in all ways.
 TEST_P(Table, ranks_give_the_bits_of_one_process) {
   Context context({.threads = 1});
   const auto& [type, part] = GetParam();
@@ -202,6 +203,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   for (int n = 1; n < argc; ++n) {
     if (std::strncmp(argv[n], "--case=", 7) == 0) return attend::test::run_one(argv[n] + 7);
+    if (std::strcmp(argv[n], "--counts") == 0) attend::test::all_counts = true;
     if (std::strcmp(argv[n], "--all") == 0) attend::test::all_ways = true;
   }
   return RUN_ALL_TESTS();
