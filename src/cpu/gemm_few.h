@@ -164,12 +164,15 @@ bool run_few(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
   const bool in_place =
       p.b_column == 1 && rows <= kInPlaceRows<V> && columns % V::kLanes == 0 && p.bias == nullptr;
   return with_b<V>(p, [&]<class E>(const E* b) {
-    if constexpr (std::is_integral_v<E>) return false;
-    else if (turned) run_turned<V>(p, b, range);
-    else if (!in_place) return false;
-    else if constexpr (std::is_same_v<E, OperandOf<V>>) run_in_place<V>(p, range);
-    else run_narrow_in_place<V>(p, b, range);
-    return true;
+    if constexpr (std::is_integral_v<E>) {
+      return false;
+    } else {
+      if (turned) run_turned<V>(p, b, range);
+      else if (!in_place) return false;
+      else if constexpr (std::is_same_v<E, OperandOf<V>>) run_in_place<V>(p, range);
+      else run_narrow_in_place<V>(p, b, range);
+      return true;
+    }
   });
 }
 

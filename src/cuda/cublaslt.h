@@ -79,6 +79,7 @@ struct BlasProduct {
   bool bias = false;
   bool a_across = false, b_across = false;  // its rows, not its columns, lie side by side
   std::int64_t n = 0, k = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): of the comparison that the compiler writes
   friend auto operator<=>(const BlasProduct&, const BlasProduct&) = default;
 };
 

@@ -105,7 +105,7 @@ unsigned* Gpu::counter_of(Stream stream) noexcept try {
   if (spare_ == spare_end_) {
     Address memory = 0;
     if (d.allocate(&memory, kAtOnce * sizeof(unsigned)) != 0) return nullptr;
-    spare_ = reinterpret_cast<unsigned*>(memory);
+    spare_ = static_cast<unsigned*>(pointer_to(memory));
     spare_end_ = spare_ + kAtOnce;
   }
   if (d.fill_async(reinterpret_cast<Address>(spare_), 0, sizeof(unsigned), stream) != 0)
@@ -132,7 +132,7 @@ void* StreamQueue::take(std::size_t bytes, Status& why) noexcept try {
   const InContext in(gpu_);
   Address memory = 0;
   why = status_of(driver().allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream_));
-  return why ? reinterpret_cast<void*>(memory) : nullptr;
+  return why ? pointer_to(memory) : nullptr;
 } catch (...) {
   why = kNoneOfTheCallers;
   return nullptr;

@@ -16,6 +16,10 @@ using DriverModule = struct DriverModuleTag*;
 using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
 using Address = std::uint64_t;  // of the device
+inline void* pointer_to(Address address) noexcept {
+  return reinterpret_cast<void*>(
+      address);  // NOLINT(performance-no-int-to-ptr): the driver's numbers
+}
 
 // Functions of libcuda.so.1, by the names that it exports.
 #define ATTEND_DRIVER_FUNCTIONS(use)                                                               \

@@ -57,7 +57,7 @@ Memory::Memory(std::size_t bytes, int device) : bytes_(bytes), device_{Device::K
   if (bytes == 0) return;
   Address address = 0;
   check("memory", device_, status_of(driver().allocate(&address, bytes)));
-  data_ = reinterpret_cast<void*>(address);
+  data_ = pointer_to(address);
 }
 
 Memory::~Memory() {

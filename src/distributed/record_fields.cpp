@@ -25,7 +25,7 @@ RecordList form_of(const ConstTensorView& view) {
   form.values[0] = static_cast<std::uint64_t>(view.dtype()) + 1;
   form.values[1] = static_cast<std::uint64_t>(view.rank());
   for (int dim = 0; dim < view.rank(); ++dim)
-    form.values[static_cast<std::size_t>(2 + dim)] = static_cast<std::uint64_t>(view.size(dim));
+    form.values[static_cast<std::size_t>(dim) + 2] = static_cast<std::uint64_t>(view.size(dim));
   return form;
 }
 

@@ -67,6 +67,7 @@ Json Blobs::add_halved(const Shape& shape, const std::vector<float>& numbers) {
   }
   if (!finite) {
     std::vector<f16> halves;
+    halves.reserve(numbers.size());
     for (const float x : numbers) halves.push_back(static_cast<f16>(x));
     return add("f16", shape, halves);
   }

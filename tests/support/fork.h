@@ -42,8 +42,8 @@ inline const char* why_no_threads_after_fork() {
 
 // Null, or why a process whose other threads are at work cannot fork here.
 inline const char* why_no_fork_beside_threads() {
-#ifdef ATTEND_TEST_ASAN
-  return "a fork leaves the address sanitizer's locks locked that other threads hold";
+#if defined(ATTEND_TEST_ASAN) || defined(ATTEND_TEST_TSAN)
+  return "a fork leaves the sanitizer's locks locked that other threads hold";
 #else
   return nullptr;
 #endif

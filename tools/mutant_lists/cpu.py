@@ -219,7 +219,7 @@ MUTANTS = (
     mutant("cpu_second_half_of_a_pair", "columns of bf16 weights in pairs are packed where the first of each pair stands",
            (GEMM_NARROW, " + at / V::kLanes % 2;", ";"), tests=("matmul",)),
     mutant("cpu_widened_from_the_first_pair", "panels of packed weights begin at the first column of their line",
-           (GEMM_NARROW, "line_of<E>(p, k, column + n) + (column + n) % kNarrowColumns", " + (column + n) % kNarrowColumns", ""),
+           (GEMM_NARROW, "line_of<E>(p, k, column + n) + (column + n) % kNarrowColumns", "(column + n) % kNarrowColumns", "0"),
            tests=("matmul", "eight_bit_weights")),
 
     # ---- rows of features ----
