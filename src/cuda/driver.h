@@ -17,8 +17,8 @@ using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
 using Address = std::uint64_t;  // of the device
 inline void* pointer_to(Address address) noexcept {
-  return reinterpret_cast<void*>(
-      address);  // NOLINT(performance-no-int-to-ptr): the driver's numbers
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): so the driver gives them
+  return reinterpret_cast<void*>(address);
 }
 
 // Functions of libcuda.so.1, by the names that it exports.
