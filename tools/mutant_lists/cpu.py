@@ -217,7 +217,7 @@ MUTANTS = (
            (GEMM_NARROW, "column + n < range.column_end ? from[x * p.b_depth] : E{}", "column + n < range.column_end",
             "true"), tests=BYTES),
     mutant("cpu_second_half_of_a_pair", "columns of bf16 weights in pairs are packed where the first of each pair stands",
-           (GEMM_NARROW, " + at / V::kLanes % 2;", ";"), tests=("matmul",)),
+           (GEMM_NARROW, "at % V::kLanes * 2 + at / V::kLanes % 2", "at / V::kLanes % 2", "0"), tests=("matmul",)),
     mutant("cpu_widened_from_the_first_pair", "panels of packed weights begin at the first column of their line",
            (GEMM_NARROW, "line_of<E>(p, k, column + n) + (column + n) % kNarrowColumns", "(column + n) % kNarrowColumns", "0"),
            tests=("matmul", "eight_bit_weights")),
