@@ -17,6 +17,7 @@ import atexit
 import sys
 import threading
 import time
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
@@ -187,7 +188,8 @@ class MpiGroup(Group):
     """The ranks of a communicator of mpi4py, as MPI numbers them. attention() makes one by itself, once for each communicator.
 
     It has a communicator of its own, a duplicate; all ranks make it together. Only the thread that calls uses MPI. After a
-    PeerError the process ends by MPI_Abort, which ends all ranks: MPI's own end would wait for the one that is lost.
+    PeerError, or a call that Ctrl-C ended, the process ends by MPI_Abort, which ends all ranks: MPI's own end would wait for
+    the others.
 
     piece      the bytes of one message at most: MPI counts them by an int. The smallest of all ranks'
     timeout    seconds to wait for the other ranks to make theirs
@@ -215,6 +217,7 @@ class MpiGroup(Group):
         least = array("q", [piece])  # sender and receiver must cut a message alike
         self._await(self._comm.Iallreduce(MPI.IN_PLACE, least, MPI.MIN), end, seconds, comm, least)
         self._piece = least[0]
+        _made.add(self)
 
     def _await(self, request: Any, end: float, seconds: float, comm: Any, memory: Any) -> None:
         try:
@@ -231,7 +234,11 @@ class MpiGroup(Group):
     def free(self) -> None:
         """Gives its communicator back to MPI; no more calls. After a PeerError that is left to the end of the process."""
         comm, self._comm = getattr(self, "_comm", None), None
-        if comm is not None and not self._will_abort and not self.failure and not self._mpi.Is_finalized():
+        if comm is None or self._mpi.Is_finalized():
+            return
+        if self.failure:
+            self._abort_at_exit(comm)
+        elif not self._will_abort:
             comm.Free()
 
     def __del__(self) -> None:
@@ -285,6 +292,18 @@ class MpiGroup(Group):
         if not self._will_abort:
             self._will_abort = True
             atexit.register(lambda comm, *kept: comm.Abort(1), comm or self._comm, *kept)
+
+
+_made: "weakref.WeakSet[MpiGroup]" = weakref.WeakSet()
+
+
+@atexit.register
+def _abort_after_failures() -> None:
+    """A call that ended in its middle may have left transfers, of which nobody else knows: what Ctrl-C ended in one of them
+    holds it until Python has ended."""
+    for group in list(_made):
+        if group.failure and group._comm is not None and not group._mpi.Is_finalized():   # not one that was freed before
+            group.abort()
 
 
 class _MpiTransfer:

@@ -1,4 +1,4 @@
-"""What test_distributed_mpi.py runs under mpirun: mpi_ranks.py {bits|mistake|groups|stop FOLDER}."""
+"""What test_distributed_mpi.py runs under mpirun: mpi_ranks.py {bits|mistake|groups|stop FOLDER|interrupt}."""
 import gc
 import os
 import pathlib
@@ -106,5 +106,15 @@ def stop(folder):
         raise
 
 
-{"bits": bits, "mistake": mistake, "groups": groups, "stop": stop}[sys.argv[1]](*sys.argv[2:])
+def interrupt():
+    """Rank 1 never comes; rank 0 is interrupted while it waits, and must end without it."""
+    distributed.attention(*OWN, group=COMM, layouts=LAYOUT)
+    if COMM.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    distributed.attention(*OWN, group=COMM, layouts=LAYOUT)
+
+
+{"bits": bits, "mistake": mistake, "groups": groups, "stop": stop, "interrupt": interrupt}[sys.argv[1]](*sys.argv[2:])
 print("well")

@@ -1,6 +1,7 @@
 """Attention over ranks: threads here, processes under mpirun in test_distributed_mpi.py."""
 import doctest
 import inspect
+import pathlib
 import threading
 import types
 
@@ -333,6 +334,11 @@ def test_a_plan_says_what_a_call_costs():
     assert cost.scheme == cost.backward_scheme == "gather" and len(cost.forward) == len(cost.backward) == 4
     assert sum(c.sent for c in cost.forward) == sum(c.received for c in cost.forward) > 0
     assert "gather" in cost.describe() and repr(cost) == cost.describe()
+
+
+def test_the_plan_in_the_documents_is_what_plan_says():
+    cost = distributed.plan(Layout.serpentine([16384], 16), heads=32, key_heads=8, d=128, causal=True)
+    assert cost.describe() in (pathlib.Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
 
 
 @pytest.mark.parametrize("name", distributed.__all__)

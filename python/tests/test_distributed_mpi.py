@@ -44,6 +44,11 @@ def test_a_process_that_stops_ends_the_job_in_time(tmp_path):
     assert errors and all("rank 1" in error for error in errors), done.stdout + done.stderr
 
 
+def test_a_process_that_is_interrupted_ends_the_job():
+    done = run(2, FOLDER / "mpi_ranks.py", "interrupt")
+    assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr and "well" not in done.stdout, done.stdout + done.stderr
+
+
 def test_the_example_runs():
     done = run(3, FOLDER.parents[1] / "examples" / "distributed.py")
     assert done.returncode == 0 and done.stdout.count("the bits of one process: yes") == 3, done.stdout + done.stderr
