@@ -13,6 +13,7 @@ from test_view import data_of
 from tiny import tiny
 
 import attend
+import attend.hf.loading
 from attend.hf.__main__ import main
 
 TEXT = "w5 w9 w3 w5 w9 w20"

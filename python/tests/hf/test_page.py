@@ -175,6 +175,9 @@ REFUSED = {
     "empty": ("llama", {"text": ""}, ValueError, "no tokens"),
     "no_tokenizer": ("llama", {"tokenizer": None}, TypeError, "tokenizer, found NoneType"),
     "too_long": ("bert", {"text": "w5 " * 65}, ValueError, "65 tokens; BertForMaskedLM takes 64"),
+    "too_long_as_numbers": ("gpt2", {"text": {"input_ids": torch.ones(1, 65, dtype=torch.int64)}}, ValueError, "input_ids has 65 tokens; GPT2LMHeadModel"),
+    "too_many_new": ("gpt2", {"text": "w5 " * 60, "new_tokens": 5}, ValueError, "new_tokens is 5, .* 65 tokens; GPT2LMHeadModel takes 64"),
+    "too_many_new_of_a_decoder": ("whisper", {"text": {"input_features": torch.zeros(1, 8, 24)}, "new_tokens": 64}, ValueError, "65 tokens; Whisper.* takes 64"),
     "no_generation": ("bert", {"new_tokens": 3}, ValueError, "BertForMaskedLM does not generate"),
     "negative": ("llama", {"new_tokens": -1}, ValueError, "new_tokens is -1"),
     "target_of_a_decoder": ("llama", {"target": "w5"}, ValueError, "has no encoder"),
@@ -215,6 +218,17 @@ def test_what_is_refused_is_refused_before_the_model_runs(monkeypatch):
 def test_layers_of_another_part():
     with pytest.raises(ValueError, match="none of the layers that were chosen is of part 'decoder'"):
         attend.view(tiny("t5"), words.word_level(), TEXT, new_tokens=2, part="decoder", layers="encoder*")
+
+
+def test_positions_that_begin_after_that_of_padding():
+    import transformers as t
+
+    config = t.RobertaConfig(vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24,
+                             max_position_embeddings=64, pad_token_id=1)
+    model = t.RobertaModel._from_config(config).eval()
+    assert layers_of(attend.view(model, words.word_level(), "w5 " * 62))[0]["keys"] == 62
+    with pytest.raises(ValueError, match="the text has 63 tokens; RobertaModel takes 62"):
+        attend.view(model, words.word_level(), "w5 " * 63)
 
 
 def test_a_module_that_is_no_model():
