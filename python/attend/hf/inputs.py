@@ -10,7 +10,7 @@ from .tokens import texts_of
 
 
 def inputs_of(
-    model: nn.Module, tokenizer: Any, text: Any, part: str | None, new_tokens: int, target: str | None
+    model: nn.Module, tokenizer: Any, text: Any, part: str | None, new_tokens: int, target: str | None, batch: int
 ) -> tuple[dict[str, Any], bool]:
     """(those of the model, whether the tokenizer can say what the tokens are)"""
     if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 0:
@@ -19,10 +19,9 @@ def inputs_of(
     if isinstance(text, Mapping):
         inputs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in text.items() if name != "labels"}
         _check_mask(inputs)
-        if isinstance(inputs.get("input_ids"), Tensor) and "position_ids" not in inputs:
-            _check_length(model, "input_ids has", inputs["input_ids"].size(-1))
     else:
         inputs = tokenized(model, tokenizer, text)
+    _check_ids(model, inputs, batch)
     words = tokenizer if hasattr(tokenizer, "convert_ids_to_tokens") else getattr(tokenizer, "tokenizer", None)
     if new_tokens:
         check_generates(model, inputs, new_tokens)
@@ -50,6 +49,18 @@ def _check_mask(inputs: dict[str, Any]) -> None:
             f"view: the attention_mask is {list(mask.shape)} and input_ids {list(ids.shape)}; a mask has the shape of input_ids, or "
             "is [batch, 1 or heads, queries, keys]"
         )
+
+
+def _check_ids(model: nn.Module, inputs: dict[str, Any], batch: int) -> None:
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        return
+    if ids.numel() == 0:
+        raise ValueError(f"view: input_ids are {list(ids.shape)}, which holds no tokens")
+    if not -len(ids) <= batch < len(ids):
+        raise ValueError(f"view: there is no batch element {batch}; input_ids have {len(ids)}")
+    if "position_ids" not in inputs:
+        _check_length(model, "input_ids has", ids.size(1))
 
 
 def tokenized(model: nn.Module, tokenizer: Any, text: Any) -> dict[str, Tensor]:

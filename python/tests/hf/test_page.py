@@ -185,6 +185,7 @@ REFUSED = {
     "both": ("t5", {"target": "w5", "new_tokens": 3}, ValueError, "target and new_tokens both"),
     "part": ("t5", {"new_tokens": 3, "part": "middle"}, ValueError, "'middle' is not there; the parts are 'encoder', 'decoder', 'cross'"),
     "batch": ("llama", {"batch": "1"}, TypeError, "batch is '1'; it is the number of the sequence"),
+    "batch_of_a_text": ("llama", {"batch": 1}, ValueError, "no batch element 1; input_ids have 1"),
     "no_sequence": ("llama", {"batch": True}, TypeError, "batch is True"),
     "layer": ("llama", {"layers": "h.5"}, ValueError, "layer 'h.5' is not there"),
     "tokens": ("llama", {"tokens": ["a"]}, TypeError, "tokens does not go with a model"),
@@ -213,6 +214,9 @@ def test_what_is_refused_is_refused_before_the_model_runs(monkeypatch):
     for given in ({"part": "middle"}, {"layers": "h.5"}, {"new_tokens": -1}):
         with pytest.raises(ValueError):
             attend.view(model, words.word_level(), TEXT, **({"new_tokens": 2} | given))
+    for shape, batch, told in (((1, 0), 0, r"are \[1, 0\], which holds no tokens"), ((2, 3), 2, "no batch element 2; input_ids have 2")):
+        with pytest.raises(ValueError, match=told):
+            attend.view(model, None, {"input_ids": torch.ones(shape, dtype=torch.int64)}, batch=batch, new_tokens=2)
 
 
 def test_layers_of_another_part():
