@@ -197,7 +197,7 @@ def _generate(given: argparse.Namespace) -> int:
     model, tokenizer, text = _loaded(given)
     attentions_of(model)
     inputs = tokenized(model, tokenizer, text)
-    check_generates(model, inputs)
+    check_generates(model, inputs, given.new_tokens)
     with torch.no_grad():
         ids = generated(model, inputs, given.new_tokens)[0].tolist()
     if not model.config.is_encoder_decoder:

@@ -10,7 +10,7 @@ from .tokens import texts_of
 
 
 def inputs_of(
-    model: nn.Module, tokenizer: Any, text: Any, part: str | None, new_tokens: int, target: str | None
+    model: nn.Module, tokenizer: Any, text: Any, part: str | None, new_tokens: int, target: str | None, batch: int
 ) -> tuple[dict[str, Any], bool]:
     """(those of the model, whether the tokenizer can say what the tokens are)"""
     if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 0:
@@ -21,9 +21,10 @@ def inputs_of(
         _check_mask(inputs)
     else:
         inputs = tokenized(model, tokenizer, text)
+    _check_ids(model, inputs, batch)
     words = tokenizer if hasattr(tokenizer, "convert_ids_to_tokens") else getattr(tokenizer, "tokenizer", None)
     if new_tokens:
-        check_generates(model, inputs)
+        check_generates(model, inputs, new_tokens)
     if target is not None:
         if not is_two(model):
             raise ValueError(f"view: target is what a decoder reads beside the encoder's text; {type(model).__name__} has no encoder")
@@ -50,6 +51,18 @@ def _check_mask(inputs: dict[str, Any]) -> None:
         )
 
 
+def _check_ids(model: nn.Module, inputs: dict[str, Any], batch: int) -> None:
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        return
+    if ids.numel() == 0:
+        raise ValueError(f"view: input_ids are {list(ids.shape)}, which holds no tokens")
+    if not -len(ids) <= batch < len(ids):
+        raise ValueError(f"view: there is no batch element {batch}; input_ids have {len(ids)}")
+    if "position_ids" not in inputs:
+        _check_length(model, "input_ids has", ids.size(1))
+
+
 def tokenized(model: nn.Module, tokenizer: Any, text: Any) -> dict[str, Tensor]:
     if not isinstance(text, str):
         raise TypeError(f"view: text is a str, or a dict of the model's inputs, found {type(text).__name__}")
@@ -59,18 +72,26 @@ def tokenized(model: nn.Module, tokenizer: Any, text: Any) -> dict[str, Tensor]:
     ids = found["input_ids"]
     if ids.size(1) == 0:
         raise ValueError("view: the text has no tokens")
-    most = _positions_of(model)
-    if most is not None and ids.size(1) > most:
-        raise ValueError(f"view: the text has {ids.size(1)} tokens; {type(model).__name__} takes {most}")
+    _check_length(model, "the text has", ids.size(1))
     taken = getattr(tokenizer, "model_input_names", None) or ["input_ids", "attention_mask"]
     return {name: x.to(model.device) for name, x in found.items() if name in taken}
 
 
+def _check_length(model: nn.Module, who_has: str, tokens: int) -> None:
+    most = _positions_of(model)
+    if most is not None and tokens > most:
+        raise ValueError(f"view: {who_has} {tokens} tokens; {type(model).__name__} takes {most}")
+
+
 def _positions_of(model: nn.Module) -> int | None:
     """How many tokens a model has learned positions for; None: they are computed, without an end."""
-    learned = any(isinstance(m, nn.Embedding) and re.search("position|wpe", name) for name, m in model.named_modules())
-    most = getattr(model.config, "max_position_embeddings", None)
-    return most if learned and isinstance(most, int) else None
+    learned = [m for name, m in model.named_modules() if isinstance(m, nn.Embedding) and re.search("position|wpe", name)]
+    config = getattr(model, "config", None)
+    sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "max_target_positions"))
+    most = next((size for size in sizes if isinstance(size, int)), None)
+    if not learned or most is None:
+        return None
+    return most - max(0 if m.padding_idx is None else m.padding_idx + 1 for m in learned)  # RoBERTa's begin after that of padding
 
 
 def is_two(model: nn.Module) -> bool:
@@ -97,7 +118,7 @@ def _started(model: nn.Module, ids: Tensor) -> Tensor:
     return torch.cat([torch.full_like(ids[:, :1], start), ids], 1)
 
 
-def check_generates(model: nn.Module, inputs: dict[str, Any]) -> None:
+def check_generates(model: nn.Module, inputs: dict[str, Any], new_tokens: int) -> None:
     can = getattr(model, "can_generate", None)
     if can is None or not can():
         raise ValueError(f"view: new_tokens is given, but {type(model).__name__} does not generate text; new_tokens=0 shows the text alone")
@@ -107,6 +128,9 @@ def check_generates(model: nn.Module, inputs: dict[str, Any]) -> None:
     mask = inputs.get("attention_mask")
     if isinstance(mask, Tensor) and not bool(mask.bool().all()):
         raise ValueError("view: new_tokens takes a text without padding")
+    read = inputs.get("decoder_input_ids" if is_two(model) else "input_ids")
+    before = read.size(1) if isinstance(read, Tensor) else 1
+    _check_length(model, f"new_tokens is {new_tokens}, with those before them there are", before + new_tokens)
 
 
 def with_generated(model: nn.Module, inputs: dict[str, Any], new_tokens: int) -> dict[str, Any]:

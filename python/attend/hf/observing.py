@@ -77,7 +77,7 @@ def observe(
         batch = operator.index(None if isinstance(batch, bool) else batch)
     except TypeError:
         raise TypeError(f"view: batch is {batch!r}; it is the number of the sequence to show, the first is 0") from None
-    inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target)
+    inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target, batch)
     with on_attend(model), torch.no_grad():
         names = attentions_of(model)
         _check_part(names, is_two(model), part)

@@ -29,6 +29,11 @@ class _Gates(Tap):
     ) -> Look | None:
         if not self.rules.find(layer, order) and not self.rules.any_layer:
             return None
+        if not torch.is_grad_enabled():  # its gate would be as one that the loss does not depend on
+            raise RuntimeError(
+                f"head_importance: {layer} runs without gradients, under torch.no_grad() or in gradient checkpointing with "
+                "use_reentrant=True (with False it works); layers= chooses others"
+            )
         if layer not in self.gates:
             self.gates[layer] = torch.ones(q.size(1), dtype=torch.float32, device=q.device, requires_grad=True)
         return _Gated(self.gates[layer])

@@ -5,7 +5,7 @@ import torch
 import attend
 import attend.hf
 import attend.torch
-from eager import HEADS, LAYERS, MODELS, WIDTH, attentions, both, changed, matrix, texts
+from eager import HEADS, LAYERS, MODELS, WIDTH, attentions, both, changed, checkpointing, matrix, texts
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -32,6 +32,27 @@ def test_head_importance_needs_a_loss():
         attend.hf.head_importance(model, {"input_ids": torch.tensor([[3, 4]])})
     with pytest.raises(ValueError, match="there are no inputs"):
         attend.hf.head_importance(model, [])
+
+
+def test_head_importance_of_what_is_computed_again():
+    """Or is not recorded at all: then the importance is not 0."""
+    _, model = both("llama")
+    given = texts("llama")
+    wanted = attend.hf.head_importance(model, given)
+    model.train()
+    checkpointing(model, reentrant=False)
+    found = attend.hf.head_importance(model, given)
+    assert found.keys() == wanted.keys() and all(torch.equal(found[layer], wanted[layer]) for layer in wanted)
+    checkpointing(model, reentrant=True)
+    with pytest.raises(RuntimeError, match="head_importance: model.layers.0.self_attn runs without gradients.*use_reentrant=True"):
+        attend.hf.head_importance(model, given)
+    model.eval()  # which computes nothing again
+    layer = model.model.layers[0]
+    layer.forward = torch.no_grad()(layer.forward)
+    with pytest.raises(RuntimeError, match="model.layers.0.self_attn runs without gradients, under torch.no_grad"):
+        attend.hf.head_importance(model, given)
+    (found,) = attend.hf.head_importance(model, given, layers=1).values()
+    assert torch.equal(found, wanted["model.layers.1.self_attn", 0])
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "albert"])

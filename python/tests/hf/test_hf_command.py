@@ -1,7 +1,7 @@
 """python -m attend.hf: what it writes and prints, and how it refuses."""
 import json
 import re
-import subprocess
+import runpy
 import sys
 
 import pytest
@@ -13,6 +13,7 @@ from test_view import data_of
 from tiny import tiny
 
 import attend
+import attend.hf.loading
 from attend.hf.__main__ import main
 
 TEXT = "w5 w9 w3 w5 w9 w20"
@@ -199,8 +200,13 @@ def test_generate_nothing(folder, capsys):
     assert "--new-tokens is 0" in capsys.readouterr().err
 
 
-def test_as_a_module():
-    """Importing attend.hf and its help need no Transformers, and change nothing in it."""
-    code = "import runpy, sys; sys.modules['transformers'] = None; sys.argv[1:] = ['--help']; runpy.run_module('attend.hf', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and "GGUF" in done.stdout, done.stderr
+def test_as_a_module(monkeypatch, capsys):
+    """Importing attend.hf and its help need no Transformers."""
+    monkeypatch.setattr(attend, "hf", attend.hf)  # this one comes back
+    for name in [x for x in sys.modules if x == "attend.hf" or x.startswith("attend.hf.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr(sys, "argv", ["attend.hf", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("attend.hf", run_name="__main__")
+    assert stop.value.code == 0 and "GGUF" in capsys.readouterr().out

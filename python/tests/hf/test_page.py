@@ -175,6 +175,9 @@ REFUSED = {
     "empty": ("llama", {"text": ""}, ValueError, "no tokens"),
     "no_tokenizer": ("llama", {"tokenizer": None}, TypeError, "tokenizer, found NoneType"),
     "too_long": ("bert", {"text": "w5 " * 65}, ValueError, "65 tokens; BertForMaskedLM takes 64"),
+    "too_long_as_numbers": ("gpt2", {"text": {"input_ids": torch.ones(1, 65, dtype=torch.int64)}}, ValueError, "input_ids has 65 tokens; GPT2LMHeadModel"),
+    "too_many_new": ("gpt2", {"text": "w5 " * 60, "new_tokens": 5}, ValueError, "new_tokens is 5, .* 65 tokens; GPT2LMHeadModel takes 64"),
+    "too_many_new_of_a_decoder": ("whisper", {"text": {"input_features": torch.zeros(1, 8, 24)}, "new_tokens": 64}, ValueError, "65 tokens; Whisper.* takes 64"),
     "no_generation": ("bert", {"new_tokens": 3}, ValueError, "BertForMaskedLM does not generate"),
     "negative": ("llama", {"new_tokens": -1}, ValueError, "new_tokens is -1"),
     "target_of_a_decoder": ("llama", {"target": "w5"}, ValueError, "has no encoder"),
@@ -182,6 +185,7 @@ REFUSED = {
     "both": ("t5", {"target": "w5", "new_tokens": 3}, ValueError, "target and new_tokens both"),
     "part": ("t5", {"new_tokens": 3, "part": "middle"}, ValueError, "'middle' is not there; the parts are 'encoder', 'decoder', 'cross'"),
     "batch": ("llama", {"batch": "1"}, TypeError, "batch is '1'; it is the number of the sequence"),
+    "batch_of_a_text": ("llama", {"batch": 1}, ValueError, "no batch element 1; input_ids have 1"),
     "no_sequence": ("llama", {"batch": True}, TypeError, "batch is True"),
     "layer": ("llama", {"layers": "h.5"}, ValueError, "layer 'h.5' is not there"),
     "tokens": ("llama", {"tokens": ["a"]}, TypeError, "tokens does not go with a model"),
@@ -210,11 +214,25 @@ def test_what_is_refused_is_refused_before_the_model_runs(monkeypatch):
     for given in ({"part": "middle"}, {"layers": "h.5"}, {"new_tokens": -1}):
         with pytest.raises(ValueError):
             attend.view(model, words.word_level(), TEXT, **({"new_tokens": 2} | given))
+    for shape, batch, told in (((1, 0), 0, r"are \[1, 0\], which holds no tokens"), ((2, 3), 2, "no batch element 2; input_ids have 2")):
+        with pytest.raises(ValueError, match=told):
+            attend.view(model, None, {"input_ids": torch.ones(shape, dtype=torch.int64)}, batch=batch, new_tokens=2)
 
 
 def test_layers_of_another_part():
     with pytest.raises(ValueError, match="none of the layers that were chosen is of part 'decoder'"):
         attend.view(tiny("t5"), words.word_level(), TEXT, new_tokens=2, part="decoder", layers="encoder*")
+
+
+def test_positions_that_begin_after_that_of_padding():
+    import transformers as t
+
+    config = t.RobertaConfig(vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24,
+                             max_position_embeddings=64, pad_token_id=1)
+    model = t.RobertaModel._from_config(config).eval()
+    assert layers_of(attend.view(model, words.word_level(), "w5 " * 62))[0]["keys"] == 62
+    with pytest.raises(ValueError, match="the text has 63 tokens; RobertaModel takes 62"):
+        attend.view(model, words.word_level(), "w5 " * 63)
 
 
 def test_a_module_that_is_no_model():
