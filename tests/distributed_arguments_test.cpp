@@ -1,6 +1,7 @@
 // What all ranks say of one that was given something else, or made another call: the same words on
 // each, before anything is computed, and the group takes the next call.
 #include "support/three_ranks.h"
+#include "support/thrown_by.h"
 
 #include <attend/option_list.h>
 
@@ -18,6 +19,7 @@ struct Other {
 TEST(arguments, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on) {
   static const Tensor mask(Shape{kLength}, DType::boolean);
   static const Tensor slopes({1.F, 2.F, 3.F, 4.F}, {4}), sinks({1.F, 2.F, -2.5F, 4.F}, {4});
+  static const Tensor hidden({1.F, 2.F, -2.5F, std::numeric_limits<float>::quiet_NaN()}, {4});
   static const Tensor lengths({kLength}, {1}), shorter({std::int64_t{600}}, {1});
   const Other others[] = {
       {"attention: rank 1 was given causal 0, rank 0 1; all ranks must describe one problem",
@@ -86,6 +88,18 @@ TEST(arguments, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_
        }},
       {"rank 1: attention: softcap is -1; it must be finite and at least 0 (0: none)",
        [](auto& options, auto&, auto&, auto&) { options.softcap = -1; }},
+      {"rank 1: attention: scheme is 7; it must be automatic, heads or gather",
+       [](auto&, auto&, auto&, auto& distributed) { distributed.scheme = static_cast<Scheme>(7); }},
+      {"rank 1: attention: bits is 7; it must be one_process or fast",
+       [](auto&, auto&, auto&, auto& distributed) { distributed.bits = static_cast<Bits>(7); }},
+      {"rank 1: attention: timeout is 0 ms; it must be above 0",
+       [](auto&, auto&, auto&, auto& distributed) { distributed.timeout = {}; }},
+      {"rank 1: attention: timeout is -9223372036854775808 ms; it must be above 0",
+       [](auto&, auto&, auto&, auto& distributed) {
+         distributed.timeout = std::chrono::milliseconds::min();
+       }},
+      {"attention: rank 1 was given sinks[3] nan, rank 0 4; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.sinks = hidden; }},
   };
   Context context({.threads = 1});
   const ThreadGroup group(kRanks);
@@ -226,6 +240,71 @@ TEST(arguments, other_tensors_of_one_rank_are_named_by_all_and_the_group_goes_on
   }
   for (const Call call : {Call::forward, Call::backward})
     EXPECT_EQ(said_of(call, sums, nullptr), "nothing");
+}
+
+// A rank's rows and what is of the whole are different things: neither is written where the other
+// is.
+TEST(arguments, what_is_written_lies_apart_from_what_is_of_the_whole) {
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  const auto said_of = [&](const std::function<void(Group&, Mine&)>& call) {
+    const auto errors = group.run([&](Group& mine) {
+      Mine tensors(layouts(), mine.rank());
+      call(mine, tensors);
+    });
+    for (const auto& error : errors) EXPECT_EQ(what(error), what(errors[0]));
+    return what(errors[0]);
+  };
+  const std::string end = " in memory; outputs must not";
+  const auto forward = [&](Group& mine, Mine& t, AttentionOptions options) {
+    t.call(Call::forward, mine, layouts(), options, {}, context);
+  };
+  EXPECT_EQ(said_of([&](Group& mine, Mine& t) {  // 5600 numbers and more
+              const ConstTensorView bias(t.out.view().data(), DType::f32, {kLength}, {1});
+              forward(mine, t, {.bias = bias});
+            }),
+            "InvalidArgument: rank 0: attention: out overlaps bias" + end);
+  EXPECT_EQ(said_of([&](Group& mine, Mine& t) {
+              const ConstTensorView sinks(t.lse.view().data(), DType::f32, {4}, {1});
+              forward(mine, t, {.sinks = sinks});
+            }),
+            "InvalidArgument: rank 0: attention: lse overlaps sinks" + end);
+  const auto backward = [&](Group& mine, Mine& t, const AttentionOptions& options,
+                            const TensorView& dsinks) {
+    distributed::attention_backward(
+        mine, layouts(), {.q = t.q, .k = t.k, .v = t.v, .out = t.out, .lse = t.lse, .dout = t.out},
+        options, {.dq = t.dq, .dk = t.dk, .dv = t.dv, .dsinks = dsinks}, {}, context);
+  };
+  const Tensor sinks({1.F, 2.F, 3.F, 4.F}, {4});
+  EXPECT_EQ(said_of([&](Group& mine, Mine& t) {
+              backward(mine, t, {.sinks = sinks},
+                       TensorView(t.dq.view().data(), DType::f32, {4}, {1}));
+            }),
+            "InvalidArgument: rank 0: attention_backward: dsinks overlaps dq" + end);
+  EXPECT_EQ(said_of([&](Group& mine, Mine& t) {
+              backward(mine, t, {.sinks = sinks},
+                       TensorView(t.k.view().data(), DType::f32, {4}, {1}));
+            }),
+            "InvalidArgument: rank 0: attention_backward: dsinks overlaps k" + end);
+  EXPECT_EQ(said_of([&](Group& mine, Mine& t) {
+              const ConstTensorView mine_too(t.dv.view().data(), DType::f32, {4}, {1});
+              backward(mine, t, {.sinks = mine_too}, {});
+            }),
+            "InvalidArgument: rank 0: attention_backward: dv overlaps sinks" + end);
+  expect_goes_on(group, context);
+}
+
+TEST(arguments, a_place_that_is_not_there_has_no_owner) {
+  const Layout layout = Layout::serpentine({kLength, 5}, kRanks);
+  EXPECT_EQ(layout.owner(0, kLength - 1), 2);
+  for (const auto& [sequence, position, says] :
+       {std::tuple{0, kLength, "position is 700; sequence 0 has length 700"},
+        {0, -1L, "position is -1; sequence 0 has length 700"},
+        {1, 5, "position is 5; sequence 1 has length 5"},
+        {2, 0, "sequence is 2; there are 2"},
+        {-1, 0, "sequence is -1; there are 2"}})
+    EXPECT_EQ(thrown_by([&] { (void)layout.owner(sequence, position); }),
+              std::string("InvalidArgument: Layout: ") + says);
 }
 
 // One rank counts a call that the others have not made: the numbers say so, on all ranks in the

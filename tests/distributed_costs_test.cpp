@@ -177,6 +177,43 @@ TEST(bytes, of_few_queries_are_a_fraction_of_the_keys) {
   for (const RankCost& rank : cost.forward) EXPECT_LT(rank.memory, keys / 50);  // nor are keys held
 }
 
+// Keys of a cache of few bits travel as they are, with their scales, and the plan counts them so.
+TEST(bytes, of_keys_of_a_type_of_their_own_are_planned) {
+  for (const auto& [k_type, v_type] :
+       {std::pair{DType::i8, DType::i8}, {DType::bf16, DType::i8}, {DType::f16, DType::bf16}})
+    for (const Scheme scheme : {Scheme::gather, Scheme::heads, Scheme::automatic}) {
+      const WholeSizes sizes{.queries = 700,
+                             .keys = 700,
+                             .heads = 4,
+                             .key_heads = 2,
+                             .d = 16,
+                             .dv = 24,
+                             .k_type = k_type,
+                             .v_type = v_type};
+      const AttentionOptions causal{.causal = true};
+      const Layouts layouts = balanced_layouts(sizes, causal, 2);
+      const DistributedOptions how{.scheme = scheme};
+      Context context({.threads = 1});
+      const ThreadGroup group(2);
+      const auto thrown = group.run([&](Group& mine) {
+        const std::int64_t rows = layouts.queries.owned(mine.rank());
+        const Tensor q(Shape{1, 4, rows, 16}), k(Shape{1, 2, rows, 16}, k_type),
+            v(Shape{1, 2, rows, 24}, v_type), scales(Shape{1, 2, rows});
+        Tensor out(Shape{1, 4, rows, 24});
+        AttentionOptions options = causal;
+        if (k_type == DType::i8) options.k_scales = scales;
+        if (v_type == DType::i8) options.v_scales = scales;
+        distributed::attention(mine, layouts, q, k, v, out, options, {}, how, context);
+      });
+      for (const auto& error : thrown) EXPECT_FALSE(error);
+      const DistributedPlan cost = plan(layouts, sizes, causal, how);
+      const std::int64_t sent = group.bytes_sent(0) + group.bytes_sent(1),
+                         planned = sum_sent(cost.forward);
+      EXPECT_GE(sent, planned) << name_of(k_type) << ' ' << name_of(v_type);
+      EXPECT_LE(sent, planned + 2 * kRecord) << name_of(k_type) << ' ' << name_of(v_type);
+    }
+}
+
 // ---- Balance ------------------------------------------------------------------------------------
 
 double balance_of(const std::vector<RankCost>& costs) {

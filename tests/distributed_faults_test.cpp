@@ -101,6 +101,20 @@ TEST(faults, a_rank_that_throws_ends_the_call_of_all) {
   });
 }
 
+// An engine's error may be without words.
+TEST(faults, a_group_that_failed_without_words_takes_no_more_calls) {
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks, [](int rank, std::int64_t transfer) {
+    if (rank == kBad && transfer == 1) throw PeerError("");
+  });
+  const auto thrown = group.run([&](Group& mine) {
+    Mine(layouts(), mine.rank())
+        .call(Call::forward, mine, layouts(), {}, {.timeout = std::chrono::seconds(2)}, context);
+  });
+  EXPECT_TRUE(thrown[kBad]);
+  expect_refused(group.rank(kBad), context);
+}
+
 // What the others say if rank 1 stops there until they are done.
 std::vector<std::string> said_of_one_that_stops(const Phase& phase, std::int64_t at) {
   Context context({.threads = 1});

@@ -170,6 +170,11 @@ TEST(traps, any_lengths_are_taken) {
   packed.addressing = cases::Addressing::packed;
   packed.q_length = packed.k_length = 300;
   for (const int ranks : {2, 5}) Divided(packed, {.ranks = ranks});
+  const distributed::Layouts none =  // of which there are no pairs to divide evenly
+      distributed::balanced_layouts({.queries = 5, .keys = 7, .batch = 0}, {.window = {.left = 3}},
+                                    2);
+  EXPECT_EQ(none.queries.total(), 5);
+  EXPECT_EQ(none.keys.total(), 7);
 }
 
 // SkyRL#1420: gradients were 1 / P of what they are, or P times.

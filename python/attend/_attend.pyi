@@ -1385,7 +1385,7 @@ class DistributedPlan:
 
     def __repr__(self) -> str: ...
 
-def distributed_plan(layouts: Layout | Sequence[Layout], *, heads: int, key_heads: int | None = None, d: int, dv: int | None = None, batch: int = 1, type: str = 'f32', scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', **options: Any) -> DistributedPlan:
+def distributed_plan(layouts: Layout | Sequence[Layout], *, heads: int, key_heads: int | None = None, d: int, dv: int | None = None, batch: int = 1, type: str = 'f32', k_type: str | None = None, v_type: str | None = None, scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', **options: Any) -> DistributedPlan:
     """
     What a call over ranks will cost: bytes, memory, balance. Nothing is sent.
     """

@@ -118,9 +118,11 @@ def attention_backward(
 
 def plan(
     layouts: Layouts, *, heads: int, d: int, key_heads: int | None = None, dv: int | None = None, batch: int = 1,
-    type: str = "f32", scheme: Scheme = "automatic", bits: Bits = "one_process", **options: Any,
+    type: str = "f32", k_type: str | None = None, v_type: str | None = None, scheme: Scheme = "automatic",
+    bits: Bits = "one_process", **options: Any,
 ) -> DistributedPlan:
     """What such a call will cost: bytes, memory, and how evenly the work is divided. Nothing is sent: any process can ask.
+    Keys and values have the type of q, or that of their cache (k_type="i8").
 
     >>> layout = attend.distributed.Layout.serpentine([4096], 4)
     >>> cost = attend.distributed.plan(layout, heads=8, key_heads=2, d=64, causal=True)
@@ -128,7 +130,7 @@ def plan(
     ('gather', True)
     """
     return _attend.distributed_plan(layouts, heads=heads, d=d, key_heads=key_heads, dv=dv, batch=batch, type=type,
-                                    scheme=scheme, bits=bits, **options)
+                                    k_type=k_type, v_type=v_type, scheme=scheme, bits=bits, **options)
 
 
 class ThreadGroup(_attend.ThreadRanks):

@@ -57,12 +57,16 @@ void put(const Layout& layout, int rank, nb::handle rows, nb::handle whole, int 
 
 DistributedPlan plan_of(nb::handle layouts, std::int64_t heads, nb::handle key_heads,
                         std::int64_t d, nb::handle dv, std::int64_t batch, nb::handle type,
-                        nb::handle scheme, nb::handle bits, const nb::kwargs& keywords) {
+                        nb::handle k_type, nb::handle v_type, nb::handle scheme, nb::handle bits,
+                        const nb::kwargs& keywords) {
   constexpr const char* where = "plan";
   const Options options(keywords, where);
   const Layouts both = to_layouts(layouts, where);
   const auto or_else = [&](nb::handle value, const char* name, std::int64_t otherwise) {
     return value.is_none() ? otherwise : number<std::int64_t>(value, where, name, "a whole number");
+  };
+  const auto type_or_none = [&](nb::handle own) {
+    return own.is_none() ? std::nullopt : std::optional(to_dtype(own, where));
   };
   const distributed::WholeSizes whole{.queries = both.queries.total(),
                                       .keys = both.keys.total(),
@@ -71,7 +75,9 @@ DistributedPlan plan_of(nb::handle layouts, std::int64_t heads, nb::handle key_h
                                       .key_heads = or_else(key_heads, "key_heads", heads),
                                       .d = d,
                                       .dv = or_else(dv, "dv", d),
-                                      .type = to_dtype(type, where)};
+                                      .type = to_dtype(type, where),
+                                      .k_type = type_or_none(k_type),
+                                      .v_type = type_or_none(v_type)};
   return distributed::plan(both, whole, options.get(),
                            to_distributed(scheme, bits, nb::float_(1.0), where));
 }
@@ -199,10 +205,12 @@ given to whoever has least to do. Packed, queries and keys are those of all sequ
       .def("__repr__", &DistributedPlan::describe);
   m.def("distributed_plan", plan_of, "layouts"_a, nb::kw_only(), "heads"_a,
         "key_heads"_a = nb::none(), "d"_a, "dv"_a = nb::none(), "batch"_a = 1, "type"_a = "f32",
-        "scheme"_a = "automatic", "bits"_a = "one_process", "options"_a,
+        "k_type"_a = nb::none(), "v_type"_a = nb::none(), "scheme"_a = "automatic",
+        "bits"_a = "one_process", "options"_a,
         nb::sig("def distributed_plan(layouts: Layout | Sequence[Layout], *, heads: int, "
                 "key_heads: int | None = None, d: int, dv: int | None = None, batch: int = 1, "
-                "type: str = 'f32', " ATTEND_DISTRIBUTED "**options: Any) -> DistributedPlan"),
+                "type: str = 'f32', k_type: str | None = None, v_type: str | None = "
+                "None, " ATTEND_DISTRIBUTED "**options: Any) -> DistributedPlan"),
         "What a call over ranks will cost: bytes, memory, balance. Nothing is sent.");
 }
 

@@ -238,7 +238,7 @@ Layouts balanced_layouts(const WholeSizes& sizes, const AttentionOptions& option
                                   keys = lengths_of(whole, false);
   const bool uneven = whole.packed() || p.key_lengths || p.window_left != kUnlimited ||
                       p.window_right != kUnlimited;
-  if (!uneven || ranks < 1)
+  if (!uneven || ranks < 1 || (!whole.packed() && p.batch == 0))  // there are no pairs to weigh
     return {Layout::serpentine(queries, ranks), Layout::serpentine(keys, ranks)};
   const auto q_weights = weights_of(whole, true), k_weights = weights_of(whole, false);
   const bool narrow = is_narrow(p, std::max(sizes.queries, sizes.keys), ranks);

@@ -19,6 +19,16 @@ std::int64_t longest(const WholeProblem& whole, bool queries) {
 void record_whole(Record& record, bool backward, const WholeProblem& whole,
                   const AttentionOptions& options, const DistributedOptions& distributed) {
   const Problem& p = whole.problem;
+  const auto fail = [&](const auto&... parts) {
+    throw InvalidArgument(text(backward ? "attention_backward: " : "attention: ", parts...));
+  };
+  if (distributed.scheme > Scheme::gather)
+    fail("scheme is ", static_cast<int>(distributed.scheme),
+         "; it must be automatic, heads or gather");
+  if (distributed.bits > Bits::fast)
+    fail("bits is ", static_cast<int>(distributed.bits), "; it must be one_process or fast");
+  if (distributed.timeout.count() <= 0)
+    fail("timeout is ", distributed.timeout.count(), " ms; it must be above 0");
   record.integer("operation (0 forward, 1 backward)", backward ? 1 : 0);
   for (const auto& [name, size] : {std::pair{"batch", p.batch},
                                    {"heads", p.heads},

@@ -22,6 +22,11 @@ struct Tensors {
     t.local.type = type;
     list.push_back(t);
   }
+  std::int64_t row_bytes() const {
+    std::int64_t bytes = 0;
+    for (const MovedTensor& t : list) bytes += t.heads * t.features * size_of(t.local.type);
+    return bytes;
+  }
 };
 
 class Costs {
@@ -34,7 +39,7 @@ class Costs {
 
   void gather() {
     const bool one_process = plan_.bits == Bits::one_process;
-    const Tensors keys = tensors({{p_.d, false}, {p_.dv, false}}, p_.kv_heads);
+    const Tensors keys = keys_of(p_.kv_heads), gradients = key_gradients(p_.kv_heads);
     const Needs forward = Needs::of(whole_, false), backward = Needs::of(whole_, one_process);
     if (ships_states(whole_)) states();
     else send(plan_.forward, keys, &forward);
@@ -46,7 +51,7 @@ class Costs {
       if (whole_.layouts->keys.granule() % kGranule != 0)
         each_pair([&](int from, int to) {
           move(plan_.backward, from, to,
-               bytes_of(whole_, keys.list, {.owner = to, .worker = from}));
+               bytes_of(whole_, gradients.list, {.owner = to, .worker = from}));
         });
     } else {
       Tensors sums;
@@ -63,13 +68,14 @@ class Costs {
       plan_.backward[r].products = one_process ? 3 * rows[r] + 4 * chunks[r] : 5 * rows[r];
     }
     // Two heads are at hand or on their way to where they are read; in one_process three.
-    const std::int64_t of_keys = whole_.k_starts.back() * (p_.d + p_.dv);
-    const std::int64_t of_rows = whole_.q_starts.back() * p_.group();
-    const std::int64_t key_bytes = of_keys * size_of(p_.type);
-    const std::int64_t sum_bytes = of_keys * size_of(statistic_type(p_.type));
+    const std::int64_t of_keys = whole_.k_starts.back(),
+                       of_rows = whole_.q_starts.back() * p_.group();
+    const std::int64_t key_bytes = of_keys * keys_of(1).row_bytes();
+    const std::int64_t gradient_bytes = of_keys * key_gradients(1).row_bytes();
+    const std::int64_t sum_bytes = of_keys * (p_.d + p_.dv) * size_of(statistic_type(p_.type));
     const std::int64_t row_bytes = of_rows * ((p_.d + p_.dv) * size_of(p_.type) + kSumsOfKeys * 8);
     const auto messages = [&](const RankCost& cost, const Needs& needs) {
-      const Tensors of_head = tensors({{p_.d, false}, {p_.dv, false}}, 1);
+      const Tensors of_head = keys_of(1);
       const bool many = transfers_of(whole_, of_head.list, &needs) > kMostTransfers;
       return many ? under_way(cost, p_.kv_heads) : 0;
     };
@@ -82,12 +88,13 @@ class Costs {
                                     ? under_way(plan_.forward[r], p_.kv_heads) + state_bytes(r)
                                     : 2 * key_bytes + messages(plan_.forward[r], forward);
       const std::int64_t own_sums = owned(true) * p_.heads * kRowSums * size_of(DType::f64);
-      const std::int64_t own_keys = owned(false) * (p_.d + p_.dv) * size_of(p_.type);
+      const std::int64_t own_keys = owned(false) * key_gradients(1).row_bytes();
       const std::int64_t joined = owned(false) * std::max(p_.d, p_.dv) * size_of(DType::f64);
       RankCost& cost = plan_.backward[r];
-      cost.memory = messages(cost, backward) +
-                    (one_process ? 4 * key_bytes + 2 * row_bytes + own_sums + own_keys
-                                 : 2 * key_bytes + 3 * sum_bytes + joined);
+      cost.memory =
+          messages(cost, backward) +
+          (one_process ? 2 * (key_bytes + gradient_bytes) + 2 * row_bytes + own_sums + own_keys
+                       : 2 * key_bytes + 3 * sum_bytes + joined);
     }
   }
 
@@ -114,7 +121,7 @@ class Costs {
 
   void heads() {
     const auto items = items_of(whole_, ranks_);
-    const Tensors in = tensors({{p_.d, false}, {p_.dv, false}}, 1),
+    const Tensors in = keys_of(1), gradients = key_gradients(1),
                   q = tensors({{p_.d, true}}, p_.group()),
                   out = tensors({{p_.dv, true}}, p_.group());
     std::vector<RankCost> own_forward(nth(ranks_)), own_backward(nth(ranks_));  // in messages, too
@@ -125,17 +132,18 @@ class Costs {
         for (int owner = 0; owner < ranks_; ++owner) {
           const Blocks rows{.owner = owner, .b = item.b};
           const std::int64_t keys = bytes_of(whole_, in.list, rows),
+                             key_gradients = bytes_of(whole_, gradients.list, rows),
                              queries = bytes_of(whole_, q.list, rows),
                              values = bytes_of(whole_, out.list, rows);
           if (owner == r) {
             own_forward[nth(r)].sent += keys + queries + values;
-            own_backward[nth(r)].sent += 2 * (keys + queries) + values;
+            own_backward[nth(r)].sent += keys + key_gradients + 2 * queries + values;
             continue;
           }
           move(plan_.forward, owner, r, keys + queries);
           move(plan_.forward, r, owner, values);
           move(plan_.backward, owner, r, keys + queries + values);
-          move(plan_.backward, r, owner, keys + queries);
+          move(plan_.backward, r, owner, key_gradients + queries);
         }
         double pairs = 0;
         for (const double more : pairs_by_granule(whole_, item.b, true, kGranule)) pairs += more;
@@ -144,21 +152,36 @@ class Costs {
       }
     }
     // One item's rows, and the messages of a round, or of two.
-    const std::int64_t size = size_of(p_.type);
-    const std::int64_t rows = p_.q_length * p_.group(), keys = p_.k_length * (p_.d + p_.dv);
+    const std::int64_t rows = p_.q_length * p_.group() * size_of(p_.type),
+                       keys = p_.k_length * in.row_bytes(),
+                       of_gradients = p_.k_length * gradients.row_bytes();
     const auto hold = [&](std::vector<RankCost>& costs, const std::vector<RankCost>& own,
                           std::int64_t at_hand) {
       for (std::size_t r = 0; r < costs.size(); ++r) {
         const std::int64_t messages = costs[r].sent + costs[r].received + own[r].sent;
         costs[r].memory =
-            at_hand * size + messages * (rounds > 1 ? 2 : 1) / static_cast<std::int64_t>(rounds);
+            at_hand + messages * (rounds > 1 ? 2 : 1) / static_cast<std::int64_t>(rounds);
       }
     };
     hold(plan_.forward, own_forward, rows * (p_.d + p_.dv) + keys);
-    hold(plan_.backward, own_backward, rows * (2 * p_.d + p_.dv) + 2 * keys);
+    hold(plan_.backward, own_backward, rows * (2 * p_.d + p_.dv) + keys + of_gradients);
   }
 
  private:
+  // k and v, which may have types of their own, with their scales; and what has gradients of them.
+  Tensors keys_of(std::int64_t heads) const { return key_rows(heads, false); }
+  Tensors key_gradients(std::int64_t heads) const { return key_rows(heads, true); }
+  Tensors key_rows(std::int64_t heads, bool gradients) const {
+    Tensors result;
+    const auto add = [&](DType type, std::int64_t features, bool scales) {
+      if (gradients && !is_floating_point(type)) return;
+      result.add(type, features, heads, false);
+      if (scales && !gradients) result.add(DType::f32, 1, heads, false);
+    };
+    add(p_.own_k_type ? p_.k_type : p_.type, p_.d, p_.k_scales);
+    add(p_.own_v_type ? p_.v_type : p_.type, p_.dv, p_.v_scales);
+    return result;
+  }
   Tensors tensors(std::initializer_list<std::pair<std::int64_t, bool>> rows, std::int64_t heads) {
     Tensors result;
     for (const auto& [features, queries] : rows) result.add(p_.type, features, heads, queries);

@@ -32,7 +32,8 @@ bool Pending::wait(std::chrono::milliseconds at_most) {
 }
 
 void Group::fail(std::string why) {
-  if (failure_.empty()) failure_ = std::move(why);  // the first reason is the cause of others
+  if (failure_.empty())  // the first reason is the cause of others
+    failure_ = why.empty() ? "an error without words" : std::move(why);
 }
 
 }  // namespace attend::distributed

@@ -99,6 +99,11 @@ std::int64_t Layout::owned(int rank) const {
 }
 
 int Layout::owner(std::int64_t sequence, std::int64_t position) const {
+  if (sequence < 0 || sequence >= sequences())
+    throw InvalidArgument(text("Layout: sequence is ", sequence, "; there are ", sequences()));
+  if (position < 0 || position >= length(sequence))
+    throw InvalidArgument(text("Layout: position is ", position, "; sequence ", sequence,
+                               " has length ", length(sequence)));
   return owners_.at(at(sequence)).at(at(position / granule_));
 }
 

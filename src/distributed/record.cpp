@@ -144,9 +144,11 @@ std::string difference(Wire& wire, const Record& record, std::size_t field, std:
     return both("", form_in_words(lists->theirs), form_in_words(lists->first));
   std::size_t n = 0;
   while (n + 1 < own.values.size() && lists->theirs[n] == lists->first[n]) ++n;
-  const auto kind =
-      own.of == RecordList::Of::numbers ? RecordField::Kind::number : RecordField::Kind::integer;
-  return both(text("[", n, "]"), value(kind, lists->theirs[n]), value(kind, lists->first[n]));
+  const auto element = [&](std::uint64_t bits) {  // each is given, whatever it is: NaN is no "none"
+    return own.of == RecordList::Of::numbers ? text(std::bit_cast<double>(bits))
+                                             : text(static_cast<std::int64_t>(bits));
+  };
+  return both(text("[", n, "]"), element(lists->theirs[n]), element(lists->first[n]));
 }
 
 void compare(Wire& wire, const std::vector<Sent>& all, const Record& record) {

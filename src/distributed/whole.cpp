@@ -1,6 +1,10 @@
 #include "distributed/whole.h"
 
+#include "api/checker.h"
+#include "api/overlap.h"
 #include "core/text.h"
+
+#include <attend/option_list.h>
 
 #include <algorithm>
 #include <numeric>
@@ -55,6 +59,24 @@ void check_layouts(const char* function, int rank, int ranks, const Layouts& lay
   check("queries", "q", layouts.queries, q);
   check("keys", "k", layouts.keys, k);
   if (q && q.device() != Device{}) fail("q is on ", q.device(), "; it must be in host memory");
+}
+
+// The rank's rows are checked apart from what is the whole's, which memory knows nothing of: what
+// is written of the one must not be where the other is.
+using NamedTensors = std::vector<Named>;
+void check_apart(const char* function, const NamedTensors& written, const NamedTensors& others) {
+  for (const Named& w : written)
+    for (const Named& other : others)
+      if (w.view && other.view && overlap(w.view, other.view))
+        throw InvalidArgument(
+            text(function, ": ", w.name, " overlaps ", other.name, " in memory; outputs must not"));
+}
+NamedTensors tensors_of(const AttentionOptions& options) {
+  NamedTensors tensors;
+  for_each_tensor(options, [&](const char* name, const ConstTensorView& view) {
+    if (view) tensors.push_back({name, view});
+  });
+  return tensors;
 }
 
 void find_sequences(WholeProblem& whole) {
@@ -144,10 +166,16 @@ void cut_pairs(const WholeProblem& whole, const Piece& x, std::int64_t batch, Pr
 WholeProblem whole_of_sizes(const char* function, const WholeSizes& sizes,
                             const AttentionOptions& options, const Layouts* layouts) {
   static constexpr double kAddress = 0;
-  const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t features) {
-    return ConstTensorView(&kAddress, sizes.type,
-                           {sizes.batch, heads, rows, std::max<std::int64_t>(features, 1)},
-                           {0, 0, 0, 0});
+  const auto tensor = [&](std::optional<DType> type, std::int64_t heads, std::int64_t rows,
+                          std::int64_t features) {
+    return ConstTensorView(&kAddress, type.value_or(sizes.type),
+                           {sizes.batch, heads, rows, features == 0 ? 1 : features}, {0, 0, 0, 0});
+  };
+  const auto scales = [&](std::optional<DType> type) {
+    return type != DType::i8
+               ? ConstTensorView()
+               : ConstTensorView(&kAddress, DType::f32, {sizes.batch, sizes.key_heads, sizes.keys},
+                                 {0, 0, 0});
   };
   AttentionOptions of_positions{.causal = options.causal,
                                 .window = options.window,
@@ -157,14 +185,17 @@ WholeProblem whole_of_sizes(const char* function, const WholeSizes& sizes,
                                 .cu_seqlens_q = options.cu_seqlens_q,
                                 .cu_seqlens_k = options.cu_seqlens_k,
                                 .max_q = options.max_q,
-                                .max_k = options.max_k};
+                                .max_k = options.max_k,
+                                .k_scales = scales(sizes.k_type),
+                                .v_scales = scales(sizes.v_type)};
   if (options.block_table)
     throw InvalidArgument(
         text(function, ": keys on pages (block_table) are not divided among ranks"));
   WholeProblem whole;
-  const Request<Forward> request = check_inputs(
-      tensor(sizes.heads, sizes.queries, sizes.d), tensor(sizes.key_heads, sizes.keys, sizes.d),
-      tensor(sizes.key_heads, sizes.keys, sizes.dv), of_positions);
+  const Request<Forward> request =
+      check_inputs(tensor(sizes.type, sizes.heads, sizes.queries, sizes.d),
+                   tensor(sizes.k_type, sizes.key_heads, sizes.keys, sizes.d),
+                   tensor(sizes.v_type, sizes.key_heads, sizes.keys, sizes.dv), of_positions);
   whole.problem = request.problem;
   whole.call = request.call;
   if (layouts == nullptr) {
@@ -192,6 +223,7 @@ WholeForward check_forward(int rank, int ranks, const Layouts& layouts, const Fo
   const Request<Forward> request =
       check_inputs(sizes_only(a.q, layouts.queries.total()), sizes_only(a.k, layouts.keys.total()),
                    sizes_only(a.v, layouts.keys.total()), options_of_whole(a.options, layouts));
+  check_apart(kCaller, {{"out", a.out}, {"lse", a.outputs.lse}}, tensors_of(a.options));
   whole.problem = request.problem;
   whole.call = request.call;
   finish(kCaller, layouts, whole);
@@ -239,6 +271,20 @@ WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
     whole.problem = request.problem;
     whole.call = request.call;
   }
+  const NamedTensors rows{{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}};
+  const NamedTensors sums{{"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dalibi", g.dalibi}};
+  check_apart(kCaller, rows, tensors_of(a.options));
+  check_apart(kCaller, sums, rows);
+  check_apart(kCaller, sums,
+              {{"q", in.q},
+               {"k", in.k},
+               {"v", in.v},
+               {"out", in.out},
+               {"lse", in.lse},
+               {"dout", in.dout},
+               {"dlse", in.dlse},
+               {"k_scales", a.options.k_scales},
+               {"v_scales", a.options.v_scales}});
   finish(kCaller, layouts, whole);
   return whole;
 }

@@ -22,7 +22,10 @@ std::string list_of(const std::vector<int>& ranks) {
 }  // namespace
 
 Wire::Wire(const char* function, Group& group, std::chrono::milliseconds timeout, Context& context)
-    : function_(function), group_(group), timeout_(timeout), context_(context), poll_([this] {
+    : function_(function), group_(group),
+      // One that is wrong is told to all ranks, which takes time.
+      timeout_(timeout.count() > 0 ? timeout : DistributedOptions{}.timeout), context_(context),
+      poll_([this] {
         std::erase_if(under_way_, [](Exchange* exchange) { return exchange->poll(); });
       }) {}
 
