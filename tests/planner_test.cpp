@@ -62,6 +62,10 @@ const ForwardKernel kYardstick = changed(kPlain, [](ForwardKernel& k) {
   k.name = "yardstick";
   k.only_if_forced = true;
 });
+const ForwardKernel kLaunched = changed(kPlain, [](ForwardKernel& k) {
+  k.name = "launched";
+  k.launch = [](const ForwardProblem&, const ForwardCall&, Queue&) noexcept { return Status{}; };
+});
 const ForwardKernel kStaged = changed(kPlain, [](ForwardKernel& k) {
   k.name = "staged";
   k.stages = 3;
@@ -265,6 +269,15 @@ TEST(Features, what_a_row_does_not_list_it_declines_by_name) {
   p.device = {Device::Kind::cuda, 1};
   EXPECT_EQ(why_not(kPlain, p, features_of(p), kMachine),
             "reads host memory, the tensors are on cuda:1");
+}
+
+// One that is forced is asked wherever the tensors are.
+TEST(Features, a_row_that_launches_declines_host_memory) {
+  EXPECT_EQ(thrown_by([] {
+              decide<Forward>(small_problem(), kMachine, 1, "launched", KernelRows{&kLaunched});
+            }),
+            "Unsupported: plan: launched was forced and declines " + describe(small_problem()) +
+                ": it launches on a device, the tensors are in host memory");
 }
 
 // Keys past the end of a mask or a bias are hidden: a row that takes masks may not know that.
