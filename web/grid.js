@@ -118,7 +118,8 @@ export class Grid {
             "span", { class: "thumb-words" }, element("span", { class: "thumb-top" }, title, score),
             bar, label));
     const own = runOf(state.show).layers[layer], does = labelOf(layer, head);
-    const place = { button, layer, head, name: headName(own, head), does, bar, score, label, about };
+    const
+        place = { button, layer, head, name: headName(own, head), does, bar, score, label, about };
     this.buttons.set(`${layer}.${head}`, place);
     return place;
   }
@@ -213,8 +214,7 @@ export class Grid {
       const spoken = [words, whyNot(answer), key, figure].filter(Boolean).join(", ");
       const title = [spoken, this.pictureWords(layer, 0, over, question)];
       this.dress(
-          place,
-          { score: this.short(figure), spoken, title: title.filter(Boolean).join("\n") });
+          place, { score: this.short(figure), spoken, title: title.filter(Boolean).join("\n") });
     }
     this.overview.draw(by ?? "maximum");
     fill(this.hint, this.usualHint());

@@ -17,7 +17,15 @@ const kOfPiece = {
 };
 
 // A piece before anything is known of it.
-const kPlain = { selected: null, value: null, title: "", kind: "", ground: "", ink: "", line: "" };
+const kPlain = {
+  selected: null,
+  value: null,
+  title: "",
+  kind: "",
+  ground: "",
+  ink: "",
+  line: ""
+};
 
 export class Pieces {
   // The tokens from number `from` on, inside `box`.

@@ -257,7 +257,8 @@ export class TextView {
     const look = { selected: marked, value, title };
     if (value !== null)
       return {...look, ground: this.scale.css(value), ink: this.scale.inkOn(value) };
-    if (shade?.known === kTile) return {...look, kind: "in-tile", line: this.scale.css(shade.value) };
+    if (shade?.known === kTile)
+      return {...look, kind: "in-tile", line: this.scale.css(shade.value) };
     if (!shade || marked) return look;
     return {...look, kind: shade.known === kLeft ? "left-out" : "unseen" };
   }
