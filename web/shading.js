@@ -5,13 +5,12 @@ import {differenceOf} from "./compare.js";
 import {kLog16Error, offOf, unpack} from "./data.js";
 import {clamp, element, fill, number, press, segmented} from "./dom.js";
 import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
-import {Pieces} from "./pieces.js";
 import {figure, storedFigure, tileWords} from "./readout.js";
 import {kHidden, kLeft, kNumber, kTile, shadeFigure, shades} from "./shades.js";
 import {choose, state} from "./state.js";
 import {say, sayWith} from "./text.js";
 import {textStrip} from "./textstrip.js";
-import {tokenElement} from "./tokens.js";
+import {tokenElement, visibleToken} from "./tokens.js";
 
 const kPage = 480;       // tokens shown at once
 const kStrongest = 6;    // of a choice, listed below the text
@@ -20,8 +19,7 @@ const kStrongNote = 47;  // px of what is said below them of tokens in tiles
 
 export class TextView {
   constructor(root) {
-    this.places = {};  // of each text the first token that is shown and for what was chosen, and
-                       // its elements
+    this.starts = {};  // of each text, the first token that is shown, and for what was chosen
     this.heading = element("p", { class: "chosen" });
     this.controls = element("div", { class: "row" });
     this.body = element("div", { class: "texts" });
@@ -44,12 +42,11 @@ export class TextView {
         say("combine"), [["sum", say("sum")], ["mean", say("mean")]], state.combine,
         (value) => choose({ combine: value }));
     fill(this.controls, this.direction, this.combine);
-    this.headings = ["queries", "keys"].map((side) => element("h3", {}, say(`text_${side}`)));
   }
 
   // Where token n of a text is a query, and where a key. Queries of the same text start at the
   // offset.
-  numbers() {
+  places() {
     const { layer } = shown, offset = queryStart();
     return {
       offset,
@@ -75,30 +72,28 @@ export class TextView {
     this.tellFacts(chosen).catch(
         () => fill(this.facts));  // broken numbers here cost only this line
     this.shading = sums !== null;
-    const self = selfAttention(), { offset } = this.numbers();
+    const self = selfAttention(), { offset } = this.places();
     const shade = sums ? (n) => ({ value: sums[n], known: known[n], chosen }) : () => null;
     const parts = [];
-    this.mark(null);
     if (self) {
       const value =
-          state.reverse ? (n) => (this.numbers().query(n) < 0 ? null : shade(n - offset)) : shade;
+          state.reverse ? (n) => (this.places().query(n) < 0 ? null : shade(n - offset)) : shade;
       const marked = new Set(state.reverse ? chosen : chosen.map((i) => i + offset));
       parts.push(this.text("text", source.keys, keyToken, value, marked));
     } else {
       const marked = new Set(chosen), empty = new Set();
       parts.push(
-          this.headings[0],
+          element("h3", {}, say("text_queries")),
           this.text(
               "queries", source.queries, queryToken, state.reverse ? shade : () => null,
               state.reverse ? empty : marked));
       parts.push(
-          this.headings[1],
+          element("h3", {}, say("text_keys")),
           this.text(
               "keys", source.keys, keyToken, state.reverse ? () => null : shade,
               state.reverse ? marked : empty));
     }
-    const before = this.body.childNodes, same = (part, n) => part === before[n];
-    if (parts.length !== before.length || !parts.every(same)) fill(this.body, parts);
+    fill(this.body, parts);
     cancelAnimationFrame(this.pending);  // in the frame, which lays out the page once
     this.pending = requestAnimationFrame(() => this.scroll());
     this.tellStrongest(chosen, sums, known);
@@ -107,7 +102,7 @@ export class TextView {
   // Keeps each text where it was, unless no chosen token would be in sight.
   scroll() {
     for (const box of this.body.querySelectorAll(".tokens")) {
-      const place = this.places[box.dataset.side];
+      const place = this.starts[box.dataset.side];
       box.scrollTop = place.scrolled ?? 0;
       const chosen = [...box.querySelectorAll('[aria-selected="true"]')],
             top = (piece) => piece.offsetTop - box.offsetTop;
@@ -194,7 +189,7 @@ export class TextView {
   // the chosen ones.
   text(side, count, token, shade, marked) {
     const long = count > kPage, first = marked.size ? Math.min(...marked) : 0;
-    const place = this.places[side] ??= { start: first - kPage / 2, seen: `${[...marked]}` };
+    const place = this.starts[side] ??= { start: first - kPage / 2, seen: `${[...marked]}` };
     const begin = () => (long ? clamp(Math.floor(place.start), 0, count - kPage) : 0);
     const onPage = (n) => n >= begin() && n < begin() + kPage;
     if (place.seen !== `${[...marked]}` && marked.size && ![...marked].some(onPage))
@@ -205,79 +200,72 @@ export class TextView {
       this.show();
     };
     const from = begin(), to = Math.min(count, from + kPage);
-    const button = (words, pages) =>
-        element("button", { type: "button", onclick: () => turn(from + pages * kPage) }, words);
-    const pages = () => element(
-        "div", { class: "row pages" }, button(say("earlier"), -1),
-        element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })),
-        button(say("later"), 1));
-    const tokens = Array.from({ length: to - from }, (_, n) => token(from + n));
-    if (place.count !== count || !place.pieces?.isOf(from, tokens)) {
-      place.count = count;
-      place.pieces = new Pieces(this.box(side, place), from, tokens);
-      place.strip = element("div");
-      place.root =
-          long ? element("div", {}, place.strip, pages(), place.pieces.box) : place.pieces.box;
-    }
-    const hints = new Map();  // of tiles
-    place.pieces.show((n) => this.look(n, shade(n), marked.has(n), hints));
-    if (!long) return place.root;
-    const strip = textStrip(count, shade, [from, to], this.scale, (n) => turn(n - kPage / 2));
-    place.strip.replaceWith(strip);
-    place.strip = strip;
-    return place.root;
-  }
-
-  // What holds the tokens of a text.
-  box(side, place) {
-    const box = element("div", {
+    const tokens = element("div", {
       class: "tokens",
       role: "listbox",
       "aria-multiselectable": "true",
       "data-side": side,
       onscroll: () => {
-        place.scrolled = box.scrollTop;
-      },
-      onclick: (event) => {
-        const n = event.target.closest(".piece")?.dataset.n;
-        if (n) this.pick(side, Number(n), event.shiftKey || event.ctrlKey || event.metaKey);
+        place.scrolled = tokens.scrollTop;
       },
       "aria-label":
           say(side === "queries"    ? "text_queries"
                   : side === "keys" ? "text_keys"
                                     : "text")
     });
-    return box;
+    for (let n = from; n < to; ++n)
+      tokens.append(this.token(side, n, token(n), shade(n), marked.has(n)));
+    const active = tokens.querySelector('[aria-selected="true"]') ?? tokens.firstElementChild;
+    if (active) active.tabIndex = 0;
+    if (!long) return tokens;
+    const button = (words, pages) =>
+        element("button", { type: "button", onclick: () => turn(from + pages * kPage) }, words);
+    return element(
+        "div", {}, textStrip(count, shade, [from, to], this.scale, (n) => turn(n - kPage / 2)),
+        element(
+            "div", { class: "row pages" }, button(say("earlier"), -1),
+            element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })),
+            button(say("later"), 1)),
+        tokens);
   }
 
-  // How token n looks.
-  look(n, shade, marked, hints) {
-    const value = shade?.known === kNumber ? shade.value : null;
-    const words = this.words(n, shade, hints), title = words ? `${n} · ${words}` : String(n);
-    const look = { selected: marked, value, title };
-    if (value !== null)
-      return {...look, ground: this.scale.css(value), ink: this.scale.inkOn(value) };
-    if (shade?.known === kTile)
-      return {...look, kind: "in-tile", line: this.scale.css(shade.value) };
-    if (!shade || marked) return look;
-    return {...look, kind: shade.known === kLeft ? "left-out" : "unseen" };
+  token(side, n, token, shade, marked) {
+    const value = shade?.known === kNumber ? shade.value : null, words = this.words(n, shade);
+    const node = element(
+        "span", {
+          class: "piece",
+          role: "option",
+          tabindex: "-1",
+          "aria-selected": String(marked),
+          "data-n": n,
+          "data-value": value === null ? null : value,
+          title: words ? `${n} · ${words}` : String(n)
+        },
+        visibleToken(token, true));
+    if (value !== null) {
+      node.style.backgroundColor = this.scale.css(value);
+      node.style.color = this.scale.inkOn(value);
+    } else if (shade?.known === kTile) {
+      node.classList.add("in-tile");
+      node.style.borderBottomColor = this.scale.css(shade.value);
+    } else if (shade && !marked) node.classList.add(shade.known === kLeft ? "left-out" : "unseen");
+    const pick = (event) => this.pick(side, n, event.shiftKey || event.ctrlKey || event.metaKey);
+    node.addEventListener("click", pick);
+    return node;
   }
 
-  // What a token's hint says: its number, or why it has none. Tokens of one tile have the same.
-  words(n, shade, hints) {
+  // What a token's hint says: its number, or why it has none.
+  words(n, shade) {
     if (!shade) return "";
     const { source } = shown, { chosen, reverse } = state;
-    const at = reverse && selfAttention() ? n - this.numbers().offset : n;
+    const at = reverse && selfAttention() ? n - this.places().offset : n;
     if (shade.known === kNumber) return shadeFigure(shade.value, at, shade.chosen);
     if (shade.known === kLeft) return say("filtered_plain");
     if (shade.known === kHidden) return say("hidden");
-    if (chosen.length > 1 || !source.tiles) return say("tile");
-    const tile = Math.floor(at / (reverse ? source.tiles.queries : source.tiles.keys));
-    if (!hints.has(tile)) {
-      const cell = reverse ? [at, chosen[0]] : [chosen[0], at];
-      hints.set(tile, tileWords(source.tileAt(...cell), source.difference));
-    }
-    return hints.get(tile);
+    return chosen.length > 1 || !source.tiles
+        ? say("tile")
+        : tileWords(
+              source.tileAt(...(reverse ? [at, chosen[0]] : [chosen[0], at])), source.difference);
   }
 
   // A token under the pointer is a cell of the map: that of the first chosen query (or key). Where
@@ -287,7 +275,7 @@ export class TextView {
     if (!piece || first === undefined || !shown.source) return this.pointed?.(null);
     const n = Number(piece.dataset.n), { side } = piece.parentNode.dataset, { reverse } = state;
     if (side === (reverse ? "keys" : "queries")) return this.pointed?.(null);  // of its own side
-    const query = side === "text" ? this.numbers().query(n) : n;
+    const query = side === "text" ? this.places().query(n) : n;
     this.pointed?.(reverse ? (query < 0 ? null : [query, first]) : [first, n]);
   }
 
@@ -295,7 +283,7 @@ export class TextView {
   mark(cell) {
     this.body.querySelector(".pointed")?.classList.remove("pointed");
     if (!cell) return;
-    const self = selfAttention(), offset = self ? this.numbers().offset : 0;
+    const self = selfAttention(), offset = self ? this.places().offset : 0;
     const side = self   ? "text"
         : state.reverse ? "queries"
                         : "keys",
@@ -306,7 +294,7 @@ export class TextView {
   // Choosing a token: in a text of its own side, or, where both sides are one text, for the
   // direction.
   pick(side, n, add) {
-    const { query } = this.numbers(), reverse = side === "text" ? state.reverse : side === "keys";
+    const { query } = this.places(), reverse = side === "text" ? state.reverse : side === "keys";
     const index = reverse || side !== "text" ? n : query(n);
     if (index < 0) return;
     const before = add && reverse === state.reverse ? state.chosen : [];

@@ -22,23 +22,13 @@ export function drawsCells(layers) {
           (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
 }
 
-// A size that a canvas has already would still empty it, and cost it its memory.
-function resize(canvas, rows, columns) {
-  if (canvas.width !== columns) canvas.width = columns;
-  if (canvas.height !== rows) canvas.height = rows;
-}
-
-const images = new Map();  // "rows x columns" -> what pictures of that size are painted in
-
-// What is hidden stays transparent, so that the hatching of the style shows. `paint` sets every
-// pixel.
+// What is hidden stays transparent, so that the hatching of the style shows.
 function put(canvas, rows, columns, paint) {
-  const size = `${rows} x ${columns}`;
-  if (!images.has(size)) images.set(size, new ImageData(columns, rows));
-  const image = images.get(size);
-  resize(canvas, rows, columns);
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
   paint(new Uint32Array(image.data.buffer));
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  context.putImageData(image, 0, 0);
 }
 
 // The tiles of a head, or of all heads as one; throws a PageError where there are none. Draws
@@ -94,8 +84,7 @@ function paintCellsOf(canvas, source, scale) {
 export function paintAnswer(canvas, answer, scale) {
   if (answer.bars) return paintBars(canvas, answer, scale);
   const context = canvas.getContext("2d"), { value, bound, mark } = answer;
-  resize(canvas, 16, 16);
-  context.clearRect(0, 0, 16, 16);
+  canvas.width = canvas.height = 16;
   if (mark === HIDDEN) return;
   context.fillStyle = scale.css(mark ?? (bound ? 0 : value));
   context.fillRect(0, 0, 16, 16);
@@ -112,13 +101,12 @@ export function paintAnswer(canvas, answer, scale) {
 function paintBars(canvas, { bars, mostAt, upright }, scale) {
   const n = Math.min(bars.length, kBins), best = new Float32Array(n).fill(HIDDEN);
   const most = new Float32Array(n).fill(HIDDEN);
-  for (let at = 0; at < bars.length; ++at) {
-    const bin = Math.floor((at * n) / bars.length), value = bars[at];
-    if (value === HIDDEN) continue;
+  bars.forEach((value, at) => {
+    const bin = Math.floor((at * n) / bars.length);
     const known = value === UNKNOWN ? 0 : value;
     best[bin] = seen(best[bin], known);
     most[bin] = seen(most[bin], isMark(known) ? known : further(known, mostAt(at)));
-  }
+  });
   put(canvas, upright ? n : 2, upright ? 2 : n, (pixels) => {
     for (let at = 0; at < n; ++at) {
       pixels[upright ? 2 * at : at] = scale.pixel(best[at]);
