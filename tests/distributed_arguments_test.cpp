@@ -297,14 +297,17 @@ TEST(arguments, what_is_written_lies_apart_from_what_is_of_the_whole) {
 TEST(arguments, a_place_that_is_not_there_has_no_owner) {
   const Layout layout = Layout::serpentine({kLength, 5}, kRanks);
   EXPECT_EQ(layout.owner(0, kLength - 1), 2);
-  for (const auto& [sequence, position, says] :
-       {std::tuple{0, kLength, "position is 700; sequence 0 has length 700"},
-        {0, -1L, "position is -1; sequence 0 has length 700"},
-        {1, 5, "position is 5; sequence 1 has length 5"},
-        {2, 0, "sequence is 2; there are 2"},
-        {-1, 0, "sequence is -1; there are 2"}})
-    EXPECT_EQ(thrown_by([&] { (void)layout.owner(sequence, position); }),
-              std::string("InvalidArgument: Layout: ") + says);
+  struct Place {
+    std::int64_t sequence, position;
+    const char* says;
+  };
+  for (const Place& place : {Place{0, kLength, "position is 700; sequence 0 has length 700"},
+                             {0, -1, "position is -1; sequence 0 has length 700"},
+                             {1, 5, "position is 5; sequence 1 has length 5"},
+                             {2, 0, "sequence is 2; there are 2"},
+                             {-1, 0, "sequence is -1; there are 2"}})
+    EXPECT_EQ(thrown_by([&] { (void)layout.owner(place.sequence, place.position); }),
+              std::string("InvalidArgument: Layout: ") + place.says);
 }
 
 // One rank counts a call that the others have not made: the numbers say so, on all ranks in the

@@ -179,9 +179,10 @@ TEST(bytes, of_few_queries_are_a_fraction_of_the_keys) {
 
 // Keys of a cache of few bits travel as they are, with their scales, and the plan counts them so.
 TEST(bytes, of_keys_of_a_type_of_their_own_are_planned) {
-  for (const auto& [k_type, v_type] :
+  for (const std::pair<DType, DType>& types :
        {std::pair{DType::i8, DType::i8}, {DType::bf16, DType::i8}, {DType::f16, DType::bf16}})
     for (const Scheme scheme : {Scheme::gather, Scheme::heads, Scheme::automatic}) {
+      const DType k_type = types.first, v_type = types.second;
       const WholeSizes sizes{.queries = 700,
                              .keys = 700,
                              .heads = 4,
