@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Runs parts of `./run test --soak` on an x86-64 machine with many processors that has a compiler and CMake but no network:
-# asan, tsan, tidy and mutants take a quarter of an hour on 16 of them, where two need three hours.
+# asan, tsan, tidy and mutants together took a quarter of an hour on 16 of them.
 #
 #   tools/soak_offline.sh carry            with a network, on Debian 12: fills build/soak_carry, which travels with the tree
 #   tools/soak_offline.sh begin PART...    there, as root: installs what travelled and starts the parts, beside each other
 #   tools/soak_offline.sh wait SECONDS     there: until they have ended, or so long; logs and docs/soak.md go to $OUT
 #
 # The lines of docs/soak.md that come back are for the same sources here: a part is named by what it reads. The parts run
-# in a copy of the tree (TREE, /root/attend_soak), outside the caller's session, so that they outlive a command.
+# in a copy of the tree (TREE, or build/soak_tree), outside the caller's session, so that they outlive a command.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
-carry=$PWD/build/soak_carry tree=${TREE:-/root/attend_soak} out=${OUT:-$PWD/build/soak}
+carry=$PWD/build/soak_carry tree=${TREE:-$PWD/build/soak_tree} out=${OUT:-$PWD/build/soak}
 packages=(nlohmann-json3-dev libcli11-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev zlib1g-dev
   pkgconf pkgconf-bin libpkgconf3 clang clang-14 clang-tidy clang-tidy-14 libclang-cpp14 libclang-common-14-dev libllvm14
   libedit2 libbsd0 libmd0 libstdc++-12-dev libgcc-12-dev)

@@ -140,7 +140,6 @@ of_python() {
 }
 of_properties() {
   attempt cuda_driver_test "$tree/tests/cuda_driver_test" --gtest_brief=1
-  # It is linked with a driver that is none; where LD_LIBRARY_PATH names the real one's folder, that would be found first.
   attempt cuda_launch_test "$tree/tests/cuda_launch_test" --gtest_brief=1
   attempt cuda_errors_test "$tree/tests/cuda_errors_test"
   attempt properties properties

@@ -187,8 +187,8 @@ struct WholeSizes {
   std::int64_t queries = 0, keys = 0;
   std::int64_t batch = 1, heads = 1, key_heads = 1, d = 0, dv = 0;
   DType type = DType::f32;
-  std::optional<DType> k_type = {},
-                       v_type = {};  // of the same type, unless given: as of a KV cache
+  // Of keys and values that have a type of their own, as those of a KV cache.
+  std::optional<DType> k_type = {}, v_type = {};
 };
 
 // Serpentine, or, where pairs are hidden by lengths, packed sequences or a window, granules given

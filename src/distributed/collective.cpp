@@ -39,8 +39,8 @@ void record_whole(Record& record, bool backward, const WholeProblem& whole,
                                    {"dv", p.dv}})
     record.integer(name, size);
   record.type("the type of q", p.type);
-  record.type("the type of k", p.own_k_type ? p.k_type : p.type);
-  record.type("the type of v", p.own_v_type ? p.v_type : p.type);
+  record.type("the type of k", type_of_k(p));
+  record.type("the type of v", type_of_v(p));
   record.layout("layouts.queries", whole.layouts->queries);
   record.layout("layouts.keys", whole.layouts->keys);
   record.options(options);

@@ -178,8 +178,8 @@ class Costs {
       result.add(type, features, heads, false);
       if (scales && !gradients) result.add(DType::f32, 1, heads, false);
     };
-    add(p_.own_k_type ? p_.k_type : p_.type, p_.d, p_.k_scales);
-    add(p_.own_v_type ? p_.v_type : p_.type, p_.dv, p_.v_scales);
+    add(type_of_k(p_), p_.d, p_.k_scales);
+    add(type_of_v(p_), p_.dv, p_.v_scales);
     return result;
   }
   Tensors tensors(std::initializer_list<std::pair<std::int64_t, bool>> rows, std::int64_t heads) {

@@ -154,8 +154,7 @@ bool ships_states(const WholeProblem& whole) {
   const Problem& p = whole.problem;
   const Layout& keys = whole.layouts->keys;
   if (keys.granule() % kGranule != 0 || keys.ranks() == 1 || p.heads == 0) return false;
-  const std::int64_t key = p.d * size_of(p.own_k_type ? p.k_type : p.type) +
-                           p.dv * size_of(p.own_v_type ? p.v_type : p.type);
+  const std::int64_t key = p.d * size_of(type_of_k(p)) + p.dv * size_of(type_of_v(p));
   double rows_of_keys = 0;  // bytes
   for (const Sequence& s : whole.sequences) {
     if (s.k_stored == 0 && s.q_length > 0) return false;  // a row needs a state to end with

@@ -24,8 +24,8 @@ RowBytes bytes_of_item(const WholeProblem& whole, bool backward) {
     return static_cast<double>(features * size_of(type));
   };
   const double scales = p.k_scales + p.v_scales;
-  const double keys = bytes(p.d, p.own_k_type ? p.k_type : p.type) +
-                      bytes(p.dv, p.own_v_type ? p.v_type : p.type) + bytes(1, DType::f32) * scales;
+  const double keys =
+      bytes(p.d, type_of_k(p)) + bytes(p.dv, type_of_v(p)) + bytes(1, DType::f32) * scales;
   const double queries = bytes((backward ? 2 : 1) * p.d + p.dv, p.type);
   return {.keys = (backward ? 2 : 1) * keys,
           .queries = queries * static_cast<double>(whole.group())};

@@ -81,6 +81,10 @@ void cut(const WholeProblem& whole, const Piece& piece, Problem& problem, Call& 
 void cut_keys(const WholeProblem& whole, std::int64_t begin, std::int64_t end, Problem& problem,
               Call& call, PieceMemory& memory);
 
+// Of keys and values, which may have types of their own.
+inline DType type_of_k(const Problem& p) noexcept { return p.own_k_type ? p.k_type : p.type; }
+inline DType type_of_v(const Problem& p) noexcept { return p.own_v_type ? p.v_type : p.type; }
+
 // t, from row `i` of head h of b on.
 inline Strided moved_to(Strided t, std::int64_t b, std::int64_t h, std::int64_t i,
                         std::int64_t x = 0) noexcept {
