@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Whole models, and their attention alone, on attend beside Transformers' eager and sdpa.
 
-    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--json FILE] [--write]
+    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--jobs N] [--json FILE] [--write]
+    bench/models.py --join FILE.json ... [--write]
 
 One process and one copy of the weights: in each round every implementation has its turn, and another is the first. A token of
 a decode is a round, so that it has at least as many as it has tokens. Attention alone is the time inside of the attention functions
@@ -9,15 +10,20 @@ during that same run: with what they do about strides, masks and types, without 
 round, sdpa / attend, so that a machine that becomes slower is slower for both; shown are the median of the rounds and its 95 %
 interval. With --cpu times are those of the processor, of all threads together: for --threads 1 on a machine that others use
 too. The weights are those of the tests (python/tests/hf/real.py), downloaded once. All of it takes about ten minutes. At the end
-come the lines of docs/models.md, which --write puts there, where all cases were measured. Exit: 1 if a median is below its bar.
+come the lines of docs/models.md, which --write puts there, where all cases were measured; --join has them from files of
+runs of some cases each. With --jobs every case and type is a process of its own, so many at a time, the longest first: for a machine of more
+cores than threads are measured; --json then has what is there, should the run be cut off. Exit: 1 if a median is below its bar.
 """
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import platform
 import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 import torch
@@ -114,6 +120,7 @@ CASES = {
     "smollm2 prefill 512": (real.smollm2, prefill(512)), "smollm2 prefill 1024": (real.smollm2, prefill(1024)),
     "smollm2 decode 64": (real.smollm2, decode(128, 64)),
 }
+HEAD = "captured head"  # a case as well, of its own kind
 
 
 def one_pass(model, clock, names, run, most=None):
@@ -182,6 +189,9 @@ def line(name, type_name, found):
 
 
 def shown(x):
+    if "captured" in x:
+        return (f"{x['case']:<22} {x['type']:<4}  {x['ms']:.1f} ms, with one head of one layer captured "
+                "{:.3f}x ({:.3f} to {:.3f})".format(*x["captured"]))
     words = f"{x['case']:<22} {x['type']:<4}"
     for what in ("whole", "attention"):
         of = x[what]
@@ -208,17 +218,42 @@ def as_table(results):
     return "\n".join(rows)
 
 
-def as_lines(results, threads, rounds):
+def circumstances(threads, rounds):
+    """What a table says of the run that it is from."""
+    processor = pathlib.Path("/proc/cpuinfo").read_text()
+    found = re.search(r"^model name\s*: (.*)$", processor, re.M)
+    return (f"Medians of {rounds} rounds of {'processor time' if CPU_TIME else 'time'} and more, {threads} thread{'s' * (threads != 1)}, "
+            f"{found[1] if found else platform.machine()}{' with AMX' * ('amx_tile' in processor)}, PyTorch "
+            f"{torch.__version__.partition('+')[0]}, Transformers {transformers.__version__}")
+
+
+def as_lines(results, words):
     """What docs/models.md says of them."""
-    found = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
-    matrices = " with AMX" if "amx_tile" in pathlib.Path("/proc/cpuinfo").read_text() else ""
-    clock = "processor time" if CPU_TIME else "time"
     heads = {x["type"]: f"{max(0.0, 100 * (x['captured'][0] - 1)):.0f} % in {long_name(x['type'])}" for x in results if "captured" in x}
-    return (f"Medians of {rounds} rounds of {clock} and more, {threads} thread{'s' * (threads != 1)}, "
-            f"{found[1] if found else platform.machine()}{matrices}, PyTorch {torch.__version__.partition('+')[0]}, Transformers "
-            f"{transformers.__version__}:\n\n{as_table(results)}\n\n"
-            f"The weights of one captured head of one layer take {', '.join(heads.values())} more time at 512 tokens, under "
-            "`torch.no_grad()`; where gradients are recorded they are a pass of their own over that head.\n")
+    text = f"{words}:\n\n{as_table(results)}\n"
+    if heads:
+        text += (f"\nThe weights of one captured head of one layer take {', '.join(heads.values())} more time at 512 tokens, under "
+                 "`torch.no_grad()`; where gradients are recorded they are a pass of their own over that head.\n")
+    return text
+
+
+def joined(files):
+    """(results, circumstances) of runs that differ in nothing but their cases."""
+    try:
+        runs = [json.loads(file.read_text("utf-8")) for file in files]
+    except (OSError, ValueError) as wrong:
+        raise SystemExit(f"not all files can be read: {wrong}") from None
+    if len(different := {run["circumstances"] for run in runs}) > 1:
+        raise SystemExit("these runs are of different circumstances:\n" + "\n".join(sorted(different)))
+    results = [x for run in runs for x in run["results"]]
+    names = [(x["case"], x["type"]) for x in results]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SystemExit(f"more than one run has {twice}")
+    return results, different.pop()
+
+
+def all_of(results):
+    return {(x["case"], x["type"]) for x in results} == {(case, kind) for case in (*CASES, HEAD) for kind in TYPES}
 
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "models.md"
@@ -236,6 +271,16 @@ def long_name(type_name):
     return str(TYPES[type_name]).removeprefix("torch.")
 
 
+def report(results, words, to_page):
+    lines = as_lines(results, words)
+    print(f"\n{lines}")
+    if to_page:
+        write(lines)
+    below = [f"{x['case']} {x['type']}: {what}" for x in results for what in missed(x)]
+    print("\n".join(["below the bar:", *below]) if below else "no median is below its bar")
+    return 1 if below else 0
+
+
 def missed(x):
     """The bars that the median of a case misses."""
     if "captured" in x:
@@ -243,50 +288,81 @@ def missed(x):
     return [what for what, bar in (("whole", WHOLE), ("attention", ALONE)) if x[what]["of_sdpa"][0] < bar]
 
 
+def in_turn(chosen, given):
+    """The results of (case, type), one after the other in this process."""
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(given.threads)
+    attend.hf.register()
+    models = {}
+    for name, type_name in chosen:
+        source, case = CASES.get(name, (real.smollm2, None))
+        if source not in models:
+            models[source] = source()
+        model, tokenizer = models[source][0].to(TYPES[type_name]), models[source][1]
+        with torch.no_grad():
+            if case is None:
+                rows = captured(model, tokenizer, given.rounds)
+                yield {"case": name, "type": type_name, "ms": 1e3 * statistics.median(a for a, _ in rows),
+                       "captured": middle([b / a for a, b in rows])}
+            else:
+                yield line(name, type_name, measured(model, tokenizer, case, given.rounds))
+
+
+# The last of a long run should not be one that takes long.
+LONGEST_FIRST = ("smollm2 prefill 1024", HEAD, "smollm2 decode 64", "smollm2 prefill 512")
+
+
+def in_processes(chosen, given):
+    """The same, each from a process of its own, given.jobs at a time. What the weights are unpacked to is there before."""
+    for source in {CASES.get(name, (real.smollm2, None))[0] for name, _ in chosen}:
+        source()
+
+    def one(case):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "result.json")
+            command = [sys.executable, __file__, "--cases", case[0], "--types", case[1], "--rounds", str(given.rounds), "--threads",
+                       str(given.threads), "--json", str(file), *["--cpu"] * CPU_TIME]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if not file.exists():
+                raise SystemExit(f"{' '.join(case)} ended with {done.returncode}:\n{done.stderr}")
+            return joined([file])[0][0]
+
+    chosen = sorted(chosen, key=lambda case: LONGEST_FIRST.index(case[0]) if case[0] in LONGEST_FIRST else len(LONGEST_FIRST))
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        for future in concurrent.futures.as_completed([pool.submit(one, case) for case in chosen]):
+            yield future.result()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=[*CASES, "captured head"], help="parts of their names")
+    parser.add_argument("--cases", nargs="+", default=[*CASES, HEAD], help="parts of their names")
     parser.add_argument("--types", nargs="+", default=[*TYPES], choices=TYPES)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--write", action="store_true", help="the table into docs/models.md")
+    parser.add_argument("--join", nargs="+", type=pathlib.Path, metavar="FILE", help="what --json wrote, instead of measuring")
     given = parser.parse_args()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(given.threads)
-    attend.hf.register()
+    if given.join:
+        results, words = joined(given.join)
+        if given.write and not all_of(results):
+            parser.error("--write takes all cases and types")
+        return report(results, words, given.write)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, attend {attend.__version__}, {given.threads} threads, "
           f"{given.rounds} rounds; milliseconds are of eager, sdpa, attend")
-    chosen = [name for name in [*CASES, "captured head"] if any(part in name for part in given.cases)]
-    if given.write and (len(chosen) < len(CASES) + 1 or len(given.types) < len(TYPES)):
+    chosen = [(name, kind) for kind in given.types for name in (*CASES, HEAD) if any(part in name for part in given.cases)]
+    if given.write and len(chosen) < len(TYPES) * (len(CASES) + 1):
         parser.error("--write takes all cases and types")
-    results, models, start = [], {}, time.monotonic()
-    for type_name in given.types:
-        for name in chosen:
-            source, case = CASES.get(name, (real.smollm2, None))
-            if source not in models:
-                models[source] = source()
-            model, tokenizer = models[source][0].to(TYPES[type_name]), models[source][1]
-            with torch.no_grad():
-                if case is None:
-                    rows = captured(model, tokenizer, given.rounds)
-                    x = {"case": name, "type": type_name, "captured": middle([b / a for a, b in rows])}
-                    print(f"{name:<22} {type_name:<4}  {statistics.median(a for a, _ in rows) * 1e3:.1f} ms, with one head of one "
-                          "layer captured {:.3f}x ({:.3f} to {:.3f})".format(*x["captured"]), flush=True)
-                else:
-                    x = line(name, type_name, measured(model, tokenizer, case, given.rounds))
-                    print(shown(x), flush=True)
-            results.append(x)
-    if given.json:
-        given.json.write_text(json.dumps({"threads": given.threads, "rounds": given.rounds, "results": results}, indent=1) + "\n")
-    lines = as_lines(results, given.threads, given.rounds)
-    print(f"\n{lines}\n{(time.monotonic() - start) / 60:.1f} minutes")
-    if given.write:
-        write(lines)
-    below = [f"{x['case']} {x['type']}: {what}" for x in results for what in missed(x)]
-    print("\n".join(["below the bar:", *below]) if below else "no median is below its bar")
-    return 1 if below else 0
+    words, results, start = circumstances(given.threads, given.rounds), [], time.monotonic()
+    for x in (in_processes if given.jobs > 1 else in_turn)(chosen, given):
+        print(shown(x), flush=True)
+        results.append(x)
+        if given.json:  # after each, should the run be cut off
+            given.json.write_text(json.dumps({"circumstances": words, "results": results}, indent=1) + "\n")
+    print(f"{(time.monotonic() - start) / 60:.1f} minutes")
+    return report(results, words, given.write)
 
 
 if __name__ == "__main__":

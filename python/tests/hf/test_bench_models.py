@@ -1,4 +1,5 @@
 """bench/models.py measures what it says: every implementation in every round, attention inside of the whole, and the bars."""
+import json
 import pathlib
 import sys
 
@@ -64,7 +65,8 @@ def test_ratios_and_bars():
 def test_the_table_is_that_of_the_page(tmp_path):
     rows = [{"eager": (4.0, 2.0), "sdpa": (2.0, 1.0), "attend": (2.1, 0.5)}] * 5
     results = [models.line(case, kind, rows) for kind in models.TYPES for case in models.CASES]
-    lines = models.as_lines([*results, {"type": "f32", "captured": (1.02, 1.0, 1.1)}, {"type": "bf16", "captured": (0.99, 0.9, 1.1)}], 2, 21)
+    lines = models.as_lines([*results, {"type": "f32", "captured": (1.02, 1.0, 1.1)}, {"type": "bf16", "captured": (0.99, 0.9, 1.1)}],
+                            models.circumstances(2, 21))
     table, here = models.as_table(results).splitlines(), models.PAGE.read_text("utf-8")
     page = here.splitlines()
     start = page.index(table[0])
@@ -75,3 +77,22 @@ def test_the_table_is_that_of_the_page(tmp_path):
     models.write(lines, copy)
     written = copy.read_text("utf-8")
     assert lines in written and len(models.PLACE.split(written)) == 2 and models.PLACE.split(written) == models.PLACE.split(here)
+
+
+def test_runs_of_some_cases_are_joined(tmp_path):
+    rows = [{"eager": (4.0, 2.0), "sdpa": (2.0, 1.0), "attend": (1.9, 0.5)}] * 5
+
+    def kept(name, words, *results):
+        (tmp_path / name).write_text(json.dumps({"circumstances": words, "results": results}))
+        return tmp_path / name
+
+    first = kept("1", "here", *(models.line(case, "f32", rows) for case in models.CASES))
+    second = kept("2", "here", *(models.line(case, "bf16", rows) for case in models.CASES))
+    third = kept("3", "here", *({"case": models.HEAD, "type": kind, "ms": 9.0, "captured": (1.0, 0.9, 1.1)} for kind in models.TYPES))
+    results, words = models.joined([first, second, third])
+    assert words == "here" and models.all_of(results) and not models.all_of(models.joined([first, third])[0])
+    assert "9.0 ms" in models.shown(results[-1]) and "1.000x (0.900 to 1.100)" in models.shown(results[-1])
+    with pytest.raises(SystemExit, match="more than one run has .*'smollm2 decode 64', 'f32'"):
+        models.joined([first, second, first])
+    with pytest.raises(SystemExit, match="different circumstances:\nelsewhere\nhere"):
+        models.joined([first, kept("4", "elsewhere")])
