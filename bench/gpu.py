@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Times attention on an NVIDIA GPU beside PyTorch's cuDNN and flash backends and a plain matrix product, all in one run.
 
-    bench/gpu.py --json FILE [--suites forward backward decode] [--rounds 7]
+    bench/gpu.py --json FILE [--suites forward backward decode options] [--rounds 7]
 
 Needs PyTorch and attend with kernels for GPUs (docs/cuda.md). Times are the device's: events around many launches, or around
 the replay of a graph of them where a launch takes the host longer than the device. The libraries take turns; a figure is the
-median over the rounds. Decode is measured over dense keys, over pages in a random order, and over keys and values of 8 bits. Each result is compared with the formulas in f64, over one head, before it counts.
+median over the rounds. Decode is measured over dense keys, over pages in a random order, and over keys and values of 8 bits; options of scores and weights by gpu_options.py. Each result is compared with the formulas in f64, over one head, before it counts.
 """
 import argparse
 import datetime
@@ -23,9 +23,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attend
 import attend.cuda
+import gpu_options
 from gpu_times import TURN, graph_of, turns
 
 PEERS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+SUITES = ("forward", "backward", "decode", "options")
 TOKENS, WIDTH = 16384, 2048  # in all; heads * d
 SIZES, LENGTHS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
 LONGER = (32768, 65536, 131072)  # d 128, one sequence
@@ -41,6 +43,8 @@ CACHE = 512 << 20  # bytes of keys and values that no cache holds
 
 def cases(suites):
     for suite in suites:
+        if suite == "options":
+            continue
         if suite == "decode":
             for d, batch, heads, kv_heads, length in DECODE:
                 yield {"suite": suite, "d": d, "batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": 1,
@@ -230,7 +234,7 @@ def line(case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path, required=True)
-    parser.add_argument("--suites", nargs="+", choices=("forward", "backward", "decode"), default=["forward", "backward", "decode"])
+    parser.add_argument("--suites", nargs="+", choices=SUITES, default=SUITES)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     reason = attend.cuda.why_unavailable()
@@ -245,7 +249,14 @@ def main():
             results["cases"].append(measure(case, arguments.rounds))
             print(line(results["cases"][-1]), flush=True)
             arguments.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 1 if any(set(case["wrong"]) - set(PEERS) for case in results["cases"]) else 0
+        if "options" in arguments.suites:
+            results["options"] = []
+            for case in gpu_options.cases():
+                results["options"].append(gpu_options.measured(case, arguments.rounds))
+                print(gpu_options.line(results["options"][-1]), flush=True)
+                arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    wrong = [name for case in results["cases"] + results.get("options", []) for name in case["wrong"]]
+    return 1 if set(wrong) - set(PEERS) else 0
 
 
 if __name__ == "__main__":

@@ -77,6 +77,31 @@ def cache(cases, copy):
     yield ""
 
 
+def options(cases):
+    """Of gpu_options.py: a row for each shape and option."""
+    if not cases:
+        return
+    yield row("options", "attend", "time / time without", "portable / attend", "PyTorch's fastest", "attend, times as fast")
+    yield "|---|--:|--:|--:|--:|--:|"
+    for c in cases:
+        unit = "TB/s" if c["queries"] == 1 else "TFLOP/s"
+        shape = f"d {c['d']}, B {c['batch']}, {c['heads']} heads, " + (
+            f"{c['kv_heads']} of keys, one query, T {c['length']}" if c["queries"] == 1 else f"T {c['length']}{', causal' * c['causal']}")
+        bare = c["seconds"]["nothing attend"]
+        for name in c["error"]:
+            seconds = {who: c["seconds"].get(f"{name} {who}") for who in ("attend", "portable", "cuDNN", "efficient", "flash")}
+            shown = {who: f"{c['work'] / t / 1e12:.3g} {unit}" for who, t in seconds.items() if t}
+            found = [(t, who) for who, t in seconds.items() if t and who not in ("attend", "portable")]
+            fastest, who = min(found, default=(None, None))
+            yield row(f"{shape}: {name}{'!' if name in c['wrong'] else ''}", shown["attend"], f"{seconds['attend'] / bare:.2f}",
+                      f"{seconds['portable'] / seconds['attend']:.0f}x", f"{shown[who]} ({who})" if who else "",
+                      f"{fastest / seconds['attend']:.2f}x" if who else "")
+    yield ""
+    yield ("Rates count all pairs of queries and keys, hidden ones too, or for one query all keys and values. PyTorch is given masks, blocks, bias "
+           "and ALiBi as one tensor of masks or bias.")
+    yield ""
+
+
 def goals(cases, copy):
     """(wanted, found, reached)"""
     def of(suite, chosen=lambda c: True):
@@ -127,6 +152,7 @@ def section(kept):
             yield from grid(cases, suite)
         yield from decode(cases, yard["copy"])
         yield from cache(cases, yard["copy"])
+        yield from options(results.get("options", []))
         yield row("wanted", "found", "")
         yield "|---|---|---|"
         for wanted, found, reached in goals(cases, yard["copy"]):

@@ -13,19 +13,22 @@
 #   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py)
 #   sanitize   tests/cuda_test.cpp, tests/cuda_layers_test.cpp and a part of the table under compute-sanitizer, pages and
 #              keys of 8 bits among them; skipped, in words, where that tool is not there
+#   options    a part of cases and of sanitize for what Hopper's kernels do with options of scores and weights, with one query
+#              and keys of 8 bits: pairs of options with sizes that these kernels take, too
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
 # build/carry/usr of tools/bench_offline.sh). python and bench want a Python with PyTorch (PYTHON, or python3), and nanobind,
 # ml_dtypes, pytest and for its cases onnx: its own, or build/carry/wheels. Results go to $OUT, or build/gpu/out: what each
 # step wrote, and gpu.json, renewed after each of them: what every step found and what bench measured. Its copy as
 # bench/results/NAME.json becomes, by bench/report.py, a part of docs/performance.md. TREE: where to build, if not in build/gpu.
+# SUITES: which of bench, if not all.
 # GOES_ON=1: other steps have run before, into the same OUT; gpu.json holds them all.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tree=${TREE:-$PWD/build/gpu}
 out=${OUT:-$tree/out} shards=$(nproc) python=${PYTHON:-python3}
 for step in "$@"; do
-  [[ " cases properties python bench sanitize " == *" $step "* ]] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 2; }
+  [[ " cases properties python bench sanitize options " == *" $step "* ]] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 2; }
 done
 steps=" ${*:-cases properties python bench sanitize} "
 wants() { [[ $steps == *" $1 "* ]]; }
@@ -58,7 +61,7 @@ configure() {
 }
 build() {
   local options=() targets=()
-  if wants cases || wants sanitize; then
+  if wants cases || wants sanitize || wants options; then
     options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test cuda_layers_test inspect_test)
   fi
   if wants properties; then options+=(ATTEND_BUILD_TESTS=ON) targets+=(gpu_tests); fi
@@ -69,7 +72,18 @@ build() {
     fi
     options+=(ATTEND_BUILD_PYTHON=ON Python_EXECUTABLE="$python") targets+=(attend_python)
   fi
-  configure "${options[@]}" && cmake --build "$tree" -j "$shards" --target "${targets[@]}"
+  configure "${options[@]}" && cmake --build "$tree" -j "$shards" --target "${targets[@]}" && { ! wants options || pairs_of_hopper; }
+}
+
+# Pairs of options with d and dv that Hopper's kernels take, as a program beside the other: two of the three there are none.
+pairs_of_hopper() {
+  local source=tests/pairs_test.cpp tests=$tree/tests status
+  cp -p "$source" "$tree/pairs_test.cpp" && cp "$tests/pairs_test" "$tree/pairs_test" || return
+  sed -i 's/set_sizes(c, 13, 7)/set_sizes(c, 64, 40)/; s/set_sizes(c, 5, 16)/set_sizes(c, 16, 128)/' "$source"
+  cmake --build "$tree" -j "$shards" --target pairs_test && cp "$tests/pairs_test" "$tests/pairs_of_hopper_test"
+  status=$?
+  cp -p "$tree/pairs_test.cpp" "$source" && cp "$tree/pairs_test" "$tests/pairs_test"
+  return $status
 }
 
 # in_shards PROGRAM ARGUMENTS...: divided among processes, which share the GPU.
@@ -110,10 +124,10 @@ table() { in_shards conformance_test --only=cuda. "$@"; }
 sanitize() {
   local tool=$1 program=$2
   shift 2
-  compute-sanitizer --tool "$tool" --error-exitcode 1 "$tree/tests/$program" --gtest_brief=1 "$@"
+  timeout "${SANITIZE_SECONDS:-900}" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tree/tests/$program" --gtest_brief=1 "$@"
 }
 # Of every program something; the tools are slow, so of most of them a part. racecheck knows the barriers of the portable
-# kernels alone (src/cuda/README.md says how Hopper's are asked).
+# kernels alone (src/cuda/README.md says how Hopper's are asked). None of them runs longer than SANITIZE_SECONDS.
 sanitizers() {
   local pages='*CudaCache.pages*bf16_d128:*CudaCache.token_by_token_of*bf16_d64:*CudaCache.*f32*'
   local layers='*CudaLayers*bf16:*CudaLayers*f32:-*same_bits_among_any_number*:*products_of_every*'
@@ -128,10 +142,22 @@ sanitizers() {
   attempt initcheck_table sanitize initcheck conformance_test --only=cuda. --reduced --gtest_filter='*f32_6'
 }
 
+# All at once: each is slow by itself, and leaves most of the machine idle.
+sanitizers_of_options() {
+  local tool one running=() status=0 decode='*eight_bits*bf16_d128:*token_by_token_of*bf16_d64:*when_it_comes_by_itself*bf16_d256'
+  for tool in memcheck synccheck initcheck; do
+    attempt "${tool}_options" sanitize "$tool" conformance_test --only=cuda.sm90.forward --reduced --d=128 --gtest_filter='*bf16_1' & running+=($!)
+    attempt "${tool}_options_bits" sanitize "$tool" cuda_test --gtest_filter='*with_options*bf16_d64:*with_options*bf16_d256' & running+=($!)
+    attempt "${tool}_decode" sanitize "$tool" cuda_test --gtest_filter="$decode" & running+=($!)
+  done
+  for one in "${running[@]}"; do wait "$one" || status=1; done
+  return $status
+}
+
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 attempt build build || { tail -n 30 "$out/build.log"; exit 1; }
 export PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-if wants bench; then attempt bench "$python" bench/gpu.py --json "$tree/bench.json"; fi
+if wants bench; then attempt bench "$python" bench/gpu.py --json "$tree/bench.json" ${SUITES:+--suites $SUITES}; fi
 
 # Nothing is measured here, so these share the machine: the tests of one wait for the host while those of others run.
 of_python() {
@@ -153,13 +179,21 @@ of_cases() {
   for d in 96 128 256; do attempt "table_d$d" table --reduced "--d=$d"; done
   attempt option_pairs in_shards pairs_test
 }
+of_options() {
+  attempt option_pairs_of_hopper in_shards pairs_of_hopper_test
+  attempt cuda_test in_shards cuda_test
+  for d in 64 128 256; do attempt "table_sm90_d$d" in_shards conformance_test --only=cuda.sm90. --reduced "--d=$d"; done
+  attempt option_pairs in_shards pairs_test
+}
 running=()
-for step in python properties cases; do
+for step in python properties cases options; do
   if wants $step; then (of_$step; exit $failed) & running+=($!); fi
 done
 for one in "${running[@]}"; do wait "$one" || failed=1; done
 if wants sanitize; then
   if command -v compute-sanitizer >/dev/null; then sanitizers; else say "sanitize: skipped, there is no compute-sanitizer"; fi
 fi
+if wants options && command -v compute-sanitizer >/dev/null; then sanitizers_of_options || failed=1; fi
+python3 tools/gpu_summary.py "$out" "$tree/bench.json" >"$tree/summary.txt" || failed=1
 cat "$tree/summary.txt"
 exit $failed
