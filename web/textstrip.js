@@ -11,8 +11,9 @@ export function textStrip(count, shade, [from, to], scale, go) {
   const words = { "aria-label": say("text_strip"), title: say("text_strip") };
   const w = Math.min(count, kMostWide),
         canvas = element("canvas", { class: "strip", width: w, height: 4, role: "img", ...words });
-  const context = canvas.getContext("2d");
-  for (const [known, y, h] of [[kTile, 3, 1], [kNumber, 0, 4]]) {
+  const context = canvas.getContext("2d"), image = context.createImageData(w, 4);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (const [known, top] of [[kTile, 3], [kNumber, 0]]) {
     const best = new Float64Array(w).fill(NaN);
     for (let n = 0; n < count; ++n) {
       const at = Math.floor((n / count) * w), here = shade(n);
@@ -21,10 +22,10 @@ export function textStrip(count, shade, [from, to], scale, go) {
     }
     best.forEach((here, x) => {
       if (Number.isNaN(here)) return;
-      context.fillStyle = scale.css(here);
-      context.fillRect(x, y, 1, h);
+      for (let y = top; y < 4; ++y) pixels[y * w + x] = scale.pixel(here);
     });
   }
+  context.putImageData(image, 0, 0);
   const part = element("span", { class: "strip-part" });
   part.style.left = `${(100 * from) / count}%`;
   part.style.width = `${(100 * (to - from)) / count}%`;
