@@ -20,6 +20,20 @@ export function fill(node, ...children) {
       ...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
 }
 
+// Puts the parts of a look that are others than before on whoever has it: puts are { part: (who,
+// value) => ... }. Returns what it looks like now.
+export function dress(puts, who, now, before) {
+  for (const part in puts)
+    if (now[part] !== before[part]) puts[part](who, now[part]);
+  return now;
+}
+
+// Words in place of others: their node stays.
+export function write(node, words) {
+  if (node.firstChild && words) node.firstChild.data = words;
+  else node.textContent = words;
+}
+
 // A row of buttons of which one is pressed: choices are [value, words, hint or nothing].
 export function segmented(label, choices, value, choose) {
   const buttons = choices.map(

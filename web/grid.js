@@ -3,7 +3,7 @@
 // each layer; above them a matrix of all scores. The selection recolours them all.
 import {Scale} from "./colour.js";
 import {FILTERED, HIDDEN, PageError, UNKNOWN} from "./data.js";
-import {clamp, element, fill, scores} from "./dom.js";
+import {clamp, dress, element, fill, scores, write} from "./dom.js";
 import {Overview} from "./overview.js";
 import {hasTwoRuns, headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
 import {storingFlag} from "./readout.js";
@@ -24,8 +24,23 @@ function whyNot(answer) {
   return key ? say(key) : null;
 }
 
+function tellPressed(button, is) {
+  if (button.getAttribute("aria-pressed") !== String(is))
+    button.setAttribute("aria-pressed", String(is));
+}
+
 // Whether tiles are of several cells each.
 function isOfSeveral(tiles) { return Boolean(tiles && tiles.queries * tiles.keys > 1); }
+
+// How each part of what a card says and shows beside its picture is put on it.
+const kOfCard = {
+  score: ({ score }, words) => write(score, words),
+  label: ({ label }, words) => write(label, words),
+  spoken: ({ button }, words) => button.setAttribute("aria-label", words),
+  title: ({ button }, words) => button.setAttribute("title", words),
+  width: ({ bar }, width) => bar.style.setProperty("width", width),
+  colour: ({ bar }, colour) => bar.style.setProperty("background-color", colour),
+};
 
 export class Grid {
   constructor(root) {
@@ -38,6 +53,7 @@ export class Grid {
     this.inSight = new Set();    // cards
     this.stale = new Set();      // cards whose picture is not yet what it should be
     this.turns = new WeakMap();  // of each card, what draw() was last called for
+    this.looks = new WeakMap();  // of each card, what it says
     this.observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         if (!isIntersecting) this.inSight.delete(target);
@@ -82,10 +98,9 @@ export class Grid {
   places() { return [...this.buttons.values(), ...this.over]; }
 
   card(layer, head) {
-    const canvas = element("canvas", { width: 1, height: 1, "aria-hidden": "true" });
     const bar = element("span", { class: "bar" }), score = element("span", { class: "figure" });
     const about = state.show === "difference" && !drawsCells(layersShown(layer));
-    const name = element(
+    const title = element(
         "span", { class: "thumb-name" }, `L${layer}H${head}`,
         about ? element("span", { class: "about" }, "≈") : null);
     const label = element("span", { class: "thumb-label" });
@@ -98,11 +113,13 @@ export class Grid {
           tabindex: "-1",
           onclick: () => this.pick({ layer, head })
         },
-        canvas,
+        element("canvas", { width: 1, height: 1, "aria-hidden": "true" }),
         element(
-            "span", { class: "thumb-words" }, element("span", { class: "thumb-top" }, name, score),
+            "span", { class: "thumb-words" }, element("span", { class: "thumb-top" }, title, score),
             bar, label));
-    const place = { button, layer, head, canvas, bar, score, label, about };
+    const own = runOf(state.show).layers[layer], does = labelOf(layer, head);
+    const
+        place = { button, layer, head, name: headName(own, head), does, bar, score, label, about };
     this.buttons.set(`${layer}.${head}`, place);
     return place;
   }
@@ -161,55 +178,60 @@ export class Grid {
 
   // Scores, labels and bars of all cards, and what the screen reader says of them.
   label() {
-    const by = colouredBy() ?? (["order", "label"].includes(state.sort) ? null : state.sort);
+    const coloured = colouredBy(), question = coloured === "selection" ? asked() : null;
+    const by = coloured ?? (["order", "label"].includes(state.sort) ? null : state.sort);
     const ranks =
         [...this.buttons.values()].map((at) => (by ? rankOf(at.layer, at.head, by) : NaN));
     const top = ranks.reduce((a, b) => (b > a ? b : a), 0);
     const scale = new Scale({ bend: "linear", top: 1 });
-    this.root.classList.toggle(
-        "answering", colouredBy() === "selection");  // no picture is of tiles
+    const metric = by && by !== "selection" ? say(`metric_${by.split("@")[0]}`) : null;
+    this.root.classList.toggle("answering", coloured === "selection");  // no picture is of tiles
     [...this.buttons.values()].forEach((place, n) => {
-      const { layer, head, button, bar, score, about } = place, label = labelOf(layer, head);
-      const figure = by ? scoreWords(layer, head, by) : scores(label?.scores ?? []);
-      const own = runOf(state.show).layers[layer],
-            key = by === "selection" ? answerOf(layer, head)?.key ?? -1 : -1;
-      const words = key >= 0 ? this.keyWords(key) : label?.text ?? "";
-      const metric = by && by !== "selection" ? say(`metric_${by.split("@")[0]}`) : null;
+      const { layer, head, name, does, about } = place;
+      const answer = by === "selection" ? answerOf(layer, head) : null, key = answer?.key ?? -1;
+      const figure = by ? scoreWords(layer, head, by) : scores(does?.scores ?? []);
+      const words = key >= 0 ? this.keyWords(key) : does?.text ?? "";
       const spoken = [
-        headName(own, head), metric ?? label?.text, key >= 0 ? words : null,
-        by === "selection" ? whyNot(answerOf(layer, head)) : null,
-        !by && label?.metric && figure ? `${label.metric} ${figure}` : figure,
-        about && colouredBy() !== "selection" ? say("tiles_about") : null
+        name, metric ?? does?.text, key >= 0 ? words : null,
+        by === "selection" ? whyNot(answer) : null,
+        !by && does?.metric && figure ? `${does.metric} ${figure}` : figure,
+        about && coloured !== "selection" ? say("tiles_about") : null
       ].filter(Boolean).join(", ");
-      score.textContent = this.short(figure);
-      place.label.textContent = words;
-      button.setAttribute("aria-label", spoken);
-      const lines = [spoken, label?.definition, this.pictureWords(layer, head)];
-      button.title = lines.filter(Boolean).join("\n");
+      const lines = [spoken, does?.definition, this.pictureWords(layer, head, null, question)];
       const share = top > 0 && ranks[n] >= 0 ? ranks[n] / top : 0;
-      bar.style.width = by ? `${clamp(100 * share, share > 0 ? 4 : 0, 100)}%` : "0";
-      bar.style.backgroundColor = scale.css(0.35 + 0.65 * share);
+      this.dress(place, {
+        score: this.short(figure),
+        label: words,
+        spoken,
+        title: lines.filter(Boolean).join("\n"),
+        width: by ? `${clamp(100 * share, share > 0 ? 4 : 0, 100)}%` : "0",
+        colour: scale.css(0.35 + 0.65 * share)
+      });
     });
-    for (const { button, layer, over, score, words } of this.over) {
-      const answer = this.answer(layer, 0, over), figure = answerWords(answer);
-      const key = answer?.key >= 0 ? this.keyWords(answer.key) : null;
-      score.textContent = this.short(figure);
+    for (const place of this.over) {
+      const { layer, over, words } = place, answer = question && answerOver(layer, over);
+      const figure = answerWords(answer), key = answer?.key >= 0 ? this.keyWords(answer.key) : null;
       const spoken = [words, whyNot(answer), key, figure].filter(Boolean).join(", ");
-      button.setAttribute("aria-label", spoken);
-      button.title = [spoken, this.pictureWords(layer, 0, over)].filter(Boolean).join("\n");
+      const title = [spoken, this.pictureWords(layer, 0, over, question)];
+      this.dress(
+          place, { score: this.short(figure), spoken, title: title.filter(Boolean).join("\n") });
     }
     this.overview.draw(by ?? "maximum");
     fill(this.hint, this.usualHint());
     this.mark();
   }
 
+  dress(place, look) {
+    this.looks.set(place.button, dress(kOfCard, place, look, this.looks.get(place.button) ?? {}));
+  }
+
   // What the picture of a card is, where it does not have every weight, and what would store those.
-  pictureWords(layer, head, over = null) {
+  pictureWords(layer, head, over, question) {
     const own = runOf(state.show).layers[layer], { queries, keys, tiles } = own;
-    const answer = this.answer(layer, head, over), question = answer && asked();
+    const answer = !question ? null : over ? answerOver(layer, over) : answerOf(layer, head);
     const stored = (part) =>
         (over || !part ? null : say("stored_by", { flag: storingFlag(layer, head, part) }));
-    if (question) {
+    if (answer) {
       if (!answer.bound && answer.whole !== false) return null;
       const { kind, i, j, chosen } = question, [n] = chosen ?? [];
       return stored(
@@ -314,6 +336,7 @@ export class Grid {
       if (!wanted()) return;
       button.classList.add("broken");
       button.title = error.message;
+      this.looks.delete(button);
     }
     button.dataset.drawn = "";  // for whoever looks at the page with a program
   }
@@ -343,11 +366,11 @@ export class Grid {
   mark() {
     for (const { button, layer, head } of this.buttons.values()) {
       const current = layer === state.layer && head === state.head;
-      button.setAttribute("aria-pressed", String(current && state.over === "none"));
-      button.tabIndex = current ? 0 : -1;
+      tellPressed(button, current && state.over === "none");
+      if (button.tabIndex !== (current ? 0 : -1)) button.tabIndex = current ? 0 : -1;
     }
     for (const { button, layer, over } of this.over)
-      button.setAttribute("aria-pressed", String(layer === state.layer && over === state.over));
+      tellPressed(button, layer === state.layer && over === state.over);
     this.overview.mark();
   }
 
