@@ -90,10 +90,11 @@ export class Scale {
   constructor({ bend = "sqrt", top = 1, difference = false, known = false, beyond = false }) {
     // known: top is the largest difference; beyond: some values are above top
     Object.assign(this, { bend, top: top > 0 ? top : 1, difference, known, beyond });
-    this.ramp = kRamps[difference ? "diverging" : "sequential"][theme()];
-    this.nan = kNotANumber[theme()];
-    this.leftOut = kLeftOut[theme()];
-    this.unknown = kUnknown[theme()];
+    const now = theme();
+    this.ramp = kRamps[difference ? "diverging" : "sequential"][now];
+    this.nan = kNotANumber[now];
+    this.leftOut = kLeftOut[now];
+    this.unknown = kUnknown[now];
   }
 
   // Place on the legend, 0 to 1.

@@ -22,13 +22,23 @@ export function drawsCells(layers) {
           (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
 }
 
-// What is hidden stays transparent, so that the hatching of the style shows.
+// A size that a canvas has already would still empty it, and cost it its memory.
+function resize(canvas, rows, columns) {
+  if (canvas.width !== columns) canvas.width = columns;
+  if (canvas.height !== rows) canvas.height = rows;
+}
+
+const images = new Map();  // "rows x columns" -> what pictures of that size are painted in
+
+// What is hidden stays transparent, so that the hatching of the style shows. `paint` sets every
+// pixel.
 function put(canvas, rows, columns, paint) {
-  canvas.width = columns;
-  canvas.height = rows;
-  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  const size = `${rows} x ${columns}`;
+  if (!images.has(size)) images.set(size, new ImageData(columns, rows));
+  const image = images.get(size);
+  resize(canvas, rows, columns);
   paint(new Uint32Array(image.data.buffer));
-  context.putImageData(image, 0, 0);
+  canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
 // The tiles of a head, or of all heads as one; throws a PageError where there are none. Draws
@@ -84,7 +94,8 @@ function paintCellsOf(canvas, source, scale) {
 export function paintAnswer(canvas, answer, scale) {
   if (answer.bars) return paintBars(canvas, answer, scale);
   const context = canvas.getContext("2d"), { value, bound, mark } = answer;
-  canvas.width = canvas.height = 16;
+  resize(canvas, 16, 16);
+  context.clearRect(0, 0, 16, 16);
   if (mark === HIDDEN) return;
   context.fillStyle = scale.css(mark ?? (bound ? 0 : value));
   context.fillRect(0, 0, 16, 16);
@@ -101,12 +112,13 @@ export function paintAnswer(canvas, answer, scale) {
 function paintBars(canvas, { bars, mostAt, upright }, scale) {
   const n = Math.min(bars.length, kBins), best = new Float32Array(n).fill(HIDDEN);
   const most = new Float32Array(n).fill(HIDDEN);
-  bars.forEach((value, at) => {
-    const bin = Math.floor((at * n) / bars.length);
+  for (let at = 0; at < bars.length; ++at) {
+    const bin = Math.floor((at * n) / bars.length), value = bars[at];
+    if (value === HIDDEN) continue;
     const known = value === UNKNOWN ? 0 : value;
     best[bin] = seen(best[bin], known);
     most[bin] = seen(most[bin], isMark(known) ? known : further(known, mostAt(at)));
-  });
+  }
   put(canvas, upright ? n : 2, upright ? 2 : n, (pixels) => {
     for (let at = 0; at < n; ++at) {
       pixels[upright ? 2 * at : at] = scale.pixel(best[at]);
