@@ -167,6 +167,30 @@ export class Head {
     return sum;
   }
 
+  // The same of keys [j0, j1). Four at a time: an addition need not wait for that of another sum.
+  dots(i, j0, j1) {
+    const { q, k } = this.open, d = this.d, a = (this.h * this.queries + i) * d;
+    const sums = new Float64Array(Math.max(0, j1 - j0));
+    let j = j0;
+    for (; j + 4 <= j1; j += 4) {
+      const b = (this.kh * this.keys + j) * d;
+      let first = 0, second = 0, third = 0, fourth = 0;
+      for (let c = 0; c < d; ++c) {
+        const x = q[a + c];
+        first += x * k[b + c];
+        second += x * k[b + d + c];
+        third += x * k[b + 2 * d + c];
+        fourth += x * k[b + 3 * d + c];
+      }
+      sums[j - j0] = first;
+      sums[j - j0 + 1] = second;
+      sums[j - j0 + 2] = third;
+      sums[j - j0 + 3] = fourth;
+    }
+    for (; j < j1; ++j) sums[j - j0] = this.dot(i, j);
+    return sums;
+  }
+
   // Every stage of the score, as explained on the page.
   score(i, j) {
     const dot = this.dot(i, j), raw = this.layer.scale * dot, softcap = this.layer.softcap || 0;
@@ -183,11 +207,14 @@ export class Head {
     const [begin, end] = this.range(i);
     if (!this.exact) return this.stored(i, j0, j1, out, at);
     const lse = this.lse(i);
+    const first = Math.max(j0, begin), last = Math.min(j1, end), { scale } = this.layer;
     const plain = !this.layer.softcap && !this.open.bias && !this.layer.alibi;
-    for (let j = j0; j < j1; ++j) {
-      if (j < begin || j >= end || this.masked(i, j)) out[at + j - j0] = HIDDEN;
-      else if (plain) out[at + j - j0] = Math.exp(this.layer.scale * this.dot(i, j) - lse);
-      else out[at + j - j0] = Math.exp(this.score(i, j).final - lse);
+    const dots = plain ? this.dots(i, first, last) : null;
+    out.fill(HIDDEN, at, at + j1 - j0);
+    for (let j = first; j < last; ++j) {
+      if (this.masked(i, j)) continue;
+      const score = plain ? scale * dots[j - first] : this.score(i, j).final;
+      out[at + j - j0] = Math.exp(score - lse);
     }
   }
 
