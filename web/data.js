@@ -49,7 +49,8 @@ export function log8Range(value) {
 }
 
 // log16: n is 2^(-n / 2048), 65535 is 0.
-const kLog16 = Float32Array.from({ length: 65536 }, (_, n) => (n === 65535 ? 0 : 2 ** (-n / 2048)));
+const kLog16 = new Float32Array(65536);
+for (let n = 0; n < 65535; ++n) kLog16[n] = n < 2048 ? 2 ** (-n / 2048) : kLog16[n - 2048] / 2;
 
 // The relative error of what log16 rounded, half a step; what is below its last half step became 0.
 export const kLog16Error = 2 ** (1 / 4096) - 1;

@@ -29,13 +29,17 @@ function roundStep(least) {
   return [1, 2, 5, 10].map((n) => n * power).find((step) => step >= least) ?? 10 * power;
 }
 
+const widths = new Map();  // of labels, px
+
 // px that the widest label needs, of the first tokens: enough to tell how much room a ruler takes.
 export function labelWidth(count, token) {
   const context = document.createElement("canvas").getContext("2d");
-  context.font = `600 12px ${ink("sans")}`;
+  const font = context.font = `600 12px ${ink("sans")}`;
   let widest = context.measureText(String(count)).width;
   for (let n = 0; n < Math.min(count, 500); ++n) {
-    widest = Math.max(widest, context.measureText(shortToken(token(n), 13)).width);
+    const words = token(n), label = `${font} ${words}`;
+    if (!widths.has(label)) widths.set(label, context.measureText(shortToken(words, 13)).width);
+    widest = Math.max(widest, widths.get(label));
   }
   return widest;
 }
