@@ -95,7 +95,10 @@ export class TextView {
     }
     fill(this.body, parts);
     cancelAnimationFrame(this.pending);  // in the frame, which lays out the page once
-    this.pending = requestAnimationFrame(() => this.scroll());
+    this.pending = requestAnimationFrame(() => {
+      this.pending = 0;
+      this.scroll();
+    });
     this.tellStrongest(chosen, sums, known);
   }
 
@@ -200,14 +203,16 @@ export class TextView {
       this.show();
     };
     const from = begin(), to = Math.min(count, from + kPage);
+    const keep = () => {  // a box that was just made is not yet where it will be
+      if (!this.pending) place.scrolled = tokens.scrollTop;
+    };
     const tokens = element("div", {
       class: "tokens",
       role: "listbox",
       "aria-multiselectable": "true",
       "data-side": side,
-      onscroll: () => {
-        place.scrolled = tokens.scrollTop;
-      },
+      onscroll: keep,
+      onpointerdown: keep,  // may come before the frame that tells of the scrolling
       "aria-label":
           say(side === "queries"    ? "text_queries"
                   : side === "keys" ? "text_keys"

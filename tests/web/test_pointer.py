@@ -193,6 +193,18 @@ def test_the_page_of_a_long_text_stays_where_it_was_clicked(show):
     assert tab.choose(chosen=[5]).evaluate(shown) == [0, 479]  # from elsewhere: its page is shown
 
 
+def test_a_click_in_the_frame_of_the_scrolling_leaves_the_text_where_it_is(show):
+    tab = show(fixtures.many_heads(700, layers=1, heads=1))
+    tab.evaluate("""() => {
+      const box = document.querySelector(".tokens"), piece = box.querySelector('[data-n="100"]');
+      box.scrollTop = 60;
+      piece.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
+      piece.click();
+    }""")
+    assert tab.drawn().state("chosen") == [100]
+    assert tab.evaluate("() => document.querySelector('.tokens').scrollTop") == 60
+
+
 @pytest.mark.parametrize("name", ["tokens", "tiles"])
 def test_a_click_on_a_strong_cell_does_not_move_it(show, name):
     make, address, _ = PAGES[name]
