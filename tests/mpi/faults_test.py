@@ -2,7 +2,7 @@
 """What becomes of a job under mpirun if a rank dies, stops, throws or is slow, in the middle of a call?
 
     faults_test.py {open_mpi|mpich} PROGRAM [--all]
-    faults_test.py --self-test      which jobs are tried again, of some that are made up
+    faults_test.py --self-test      what is said of jobs that are made up
 
 PROGRAM is made of faults.cpp. A call has a number of transfers; something happens before the first, one in the
 middle, or the last of them, with --all before each. Nobody may hang and nobody may be left over. With --all, when nothing
@@ -26,6 +26,7 @@ MOST_SECONDS = TIMEOUT_MS / 1000 + 5
 
 
 # What a rank says that waited too long.
+AWAITED = r"PeerError: .*: no answer from (ranks? .*) within"
 LATE = re.compile(r"PeerError: .*: no answer from .* within \d+ ms\nanother call is refused\s*")
 
 
@@ -74,6 +75,10 @@ class Job:
             self.check(re.search(word, self.errors[rank]), f"rank {rank} should say {word!r}")
 
 
+    def awaited(self, rank):
+        """The ranks that it got no answer from."""
+        return {int(r) for r in re.findall(r"\d+", re.search(AWAITED, self.errors[rank])[1])}
+
     def is_only_late(self):
         """It ended as it should, and every rank that has an error waited too long, or is the one that threw."""
         fault = self.arguments[3]
@@ -99,9 +104,12 @@ def killed(job, strict):
 def stopped(job, strict):
     """The others notice within the time limit; they end the job, and the rank that stands still with it."""
     job.is_over()
-    # One of them may have all that it needs, and be in the next call already: then two ranks have not come there.
-    job.has_errors([0, 2], "PeerError: .*: no answer from (rank 1|ranks 0 and 1|ranks 1 and 2) within")
+    job.has_errors([0, 2], AWAITED)
     job.has_errors([0, 2], "another call is refused")
+    # A rank may need nothing more of the one that stands still, but something of the other, who waits for that one.
+    for rank in (0, 2):
+        job.check(1 in job.awaited(rank) or 1 in job.awaited(2 - rank) and 2 - rank in job.awaited(rank),
+                  f"rank {rank} should wait for rank 1, or for one that does")
     if strict:
         job.check(job.ended - job.begun < MOST_SECONDS, f"took {job.ended - job.begun:.1f} s")
 
@@ -180,6 +188,26 @@ def self_test():
             found = False
         if found != again:
             raise Wrong(f"{fault}, {errors}, {more}: tried again: {found}")
+
+    said = lambda whom: f"PeerError: attention: no answer from {whom} within 700 ms\nanother call is refused\n"
+    for right, first, last in (
+            (True, "rank 1", "rank 1"),
+            (True, "ranks 1 and 2", "rank 1"),
+            (True, "rank 1", "rank 0"),
+            (True, "rank 2", "ranks 0 and 1"),
+            (False, "rank 2", "rank 0"),
+            (False, "rank 2", "rank 2"),
+            (False, "rank 1", "rank 2")):
+        job = Job.__new__(Job)
+        job.name, job.output, job.status, job.pids = "made up", "", 3, [1 << 30] * RANKS
+        job.errors = {0: said(first), 2: said(last)}
+        try:
+            stopped(job, False)
+            found = True
+        except Wrong:
+            found = False
+        if found != right:
+            raise Wrong(f"rank 0 waits for {first}, rank 2 for {last}: right: {found}")
 
 
 if __name__ == "__main__":
