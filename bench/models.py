@@ -353,7 +353,7 @@ def main():
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, attend {attend.__version__}, {given.threads} threads, "
           f"{given.rounds} rounds; milliseconds are of eager, sdpa, attend")
     chosen = [(name, kind) for kind in given.types for name in (*CASES, HEAD) if any(part in name for part in given.cases)]
-    if given.write and len(chosen) < len(TYPES) * (len(CASES) + 1):
+    if given.write and not all_of({"case": name, "type": kind} for name, kind in chosen):
         parser.error("--write takes all cases and types")
     words, results, start = circumstances(given.threads, given.rounds), [], time.monotonic()
     for x in (in_processes if given.jobs > 1 else in_turn)(chosen, given):

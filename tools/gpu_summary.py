@@ -67,7 +67,7 @@ def pytest(text):
 def numbers(name, text):
     if name.startswith("table_"):
         return table(text)
-    of = {"option_pairs": pairs, "option_pairs_of_hopper": pairs, "properties": properties, "python": pytest}
+    of = {"option_pairs": pairs, "properties": properties, "python": pytest}
     return of.get(name, gtest)(text)
 
 

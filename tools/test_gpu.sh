@@ -14,7 +14,7 @@
 #   sanitize   tests/cuda_test.cpp, tests/cuda_layers_test.cpp and a part of the table under compute-sanitizer, pages and
 #              keys of 8 bits among them; skipped, in words, where that tool is not there
 #   options    a part of cases and of sanitize for what Hopper's kernels do with options of scores and weights, with one query
-#              and keys of 8 bits: pairs of options with sizes that these kernels take, too
+#              and keys of 8 bits
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
 # build/carry/usr of tools/bench_offline.sh). python and bench want a Python with PyTorch (PYTHON, or python3), and nanobind,
@@ -72,18 +72,7 @@ build() {
     fi
     options+=(ATTEND_BUILD_PYTHON=ON Python_EXECUTABLE="$python") targets+=(attend_python)
   fi
-  configure "${options[@]}" && cmake --build "$tree" -j "$shards" --target "${targets[@]}" && { ! wants options || pairs_of_hopper; }
-}
-
-# Pairs of options with d and dv that Hopper's kernels take, as a program beside the other: two of the three there are none.
-pairs_of_hopper() {
-  local source=tests/pairs_test.cpp tests=$tree/tests status
-  cp -p "$source" "$tree/pairs_test.cpp" && cp "$tests/pairs_test" "$tree/pairs_test" || return
-  sed -i 's/set_sizes(c, 13, 7)/set_sizes(c, 64, 40)/; s/set_sizes(c, 5, 16)/set_sizes(c, 16, 128)/' "$source"
-  cmake --build "$tree" -j "$shards" --target pairs_test && cp "$tests/pairs_test" "$tests/pairs_of_hopper_test"
-  status=$?
-  cp -p "$tree/pairs_test.cpp" "$source" && cp "$tree/pairs_test" "$tests/pairs_test"
-  return $status
+  configure "${options[@]}" && cmake --build "$tree" -j "$shards" --target "${targets[@]}"
 }
 
 # in_shards PROGRAM ARGUMENTS...: divided among processes, which share the GPU.
@@ -180,7 +169,6 @@ of_cases() {
   attempt option_pairs in_shards pairs_test
 }
 of_options() {
-  attempt option_pairs_of_hopper in_shards pairs_of_hopper_test
   attempt cuda_test in_shards cuda_test
   for d in 64 128 256; do attempt "table_sm90_d$d" in_shards conformance_test --only=cuda.sm90. --reduced "--d=$d"; done
   attempt option_pairs in_shards pairs_test
