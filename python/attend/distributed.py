@@ -202,6 +202,7 @@ class MpiGroup(Group):
     def __init__(self, comm: Any, *, piece: int = 1 << 30, timeout: float = 300.0) -> None:
         from mpi4py import MPI
 
+        _check_started(MPI, "MpiGroup")
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise TypeError(f"MpiGroup: takes a communicator of mpi4py, found {type(comm).__name__}")
         if not 1 <= piece < 1 << 31:
@@ -267,6 +268,7 @@ class MpiGroup(Group):
         empty one first, if there is a large one between them."""
         if self._comm is None:
             raise ValueError("MpiGroup: it has been freed")
+        _check_started(self._mpi, "MpiGroup")
         tag = self._started % 32768  # as many as every MPI has
         self._started += 1
         byte, requests = self._mpi.BYTE, []
@@ -357,6 +359,12 @@ class _MpiTransfer:
             self._group._abort_at_exit()
 
 
+def _check_started(mpi: Any, who: str) -> None:
+    """MPI ends a process that calls it before its beginning or after its end."""
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        raise ValueError(f"{who}: MPI is {'finalised already' if mpi.Is_initialized() else 'not initialised'}")
+
+
 def _seconds(timeout: Any) -> float | None:
     """A time limit, or None if it is none."""
     try:
@@ -374,6 +382,9 @@ def _group(group: Any, timeout: Any) -> Group:
     mpi4py = sys.modules.get("mpi4py.MPI")
     if mpi4py is None or not isinstance(group, mpi4py.Comm):
         raise TypeError(f"distributed: group takes a communicator of mpi4py, or an attend.distributed.Group, found {type(group).__name__}")
+    _check_started(mpi4py, "distributed")
+    if group == mpi4py.COMM_NULL:
+        raise ValueError("distributed: group is COMM_NULL: a communicator that was freed, or that this process is not of")
     key = _key_of(mpi4py)
     found: Group | None = group.Get_attr(key)
     if found is None:

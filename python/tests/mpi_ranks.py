@@ -93,6 +93,18 @@ def groups():
     own.Free()
     assert len(freed) == 2
 
+    def refused(group):
+        try:
+            distributed.attention(*OWN, group=group)
+        except ValueError as error:
+            return str(error)
+
+    assert refused(own) == "distributed: group is COMM_NULL: a communicator that was freed, or that this process is not of"
+    group = distributed.MpiGroup(COMM)
+    MPI.Finalize()
+    assert refused(COMM) == "distributed: MPI is finalised already"
+    assert refused(group) == "MpiGroup: MPI is finalised already"
+
 
 def stop(folder):
     """Rank 1 stops; the others' programs end by the exception."""

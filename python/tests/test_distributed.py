@@ -297,6 +297,10 @@ def test_a_transfer_of_mpi_moves_while_a_rank_that_has_begun_has_something_left(
 def test_what_is_no_group_is_refused():
     with pytest.raises(TypeError, match="group takes a communicator of mpi4py, or an attend.distributed.Group, found int"):
         distributed.attention(Q, K, V, group=5)
+    for started, ended, word in ((False, False, "not initialised"), (True, True, "finalised already")):
+        mpi = types.SimpleNamespace(Is_initialized=lambda: started, Is_finalized=lambda: ended)
+        with pytest.raises(ValueError, match=f"MpiGroup: MPI is {word}"):
+            distributed._check_started(mpi, "MpiGroup")
     with pytest.raises(ValueError, match="rank is 2 of 2"):
         distributed.Group(2, 2)
     with pytest.raises(NotImplementedError, match="defines exchange"):
@@ -324,6 +328,8 @@ def test_layouts_are_values():
     assert (layout.owned(0), layout.owner(1, 255), layout.owner(1, 256)) == (256, 0, 1)
     x = np.arange(610)
     np.testing.assert_array_equal(distributed.take_rows(layout, 0, x, dim=0), np.arange(10, 266))
+    with pytest.raises(ValueError, match="put_rows: the rows are f32, the whole is f64; they must be of one type"):
+        distributed.put_rows(layout, 0, np.ones(256, "f4"), np.empty(610), dim=0)
     with pytest.raises(TypeError, match="layouts takes a Layout, or a pair"):
         distributed.plan([layout], heads=1, d=8)
 
