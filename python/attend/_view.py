@@ -1,9 +1,12 @@
 """The page that shows the heads, from arrays, or from a model and a text."""
+import errno
 import html
 import importlib
 import os
 import pathlib
+import stat
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,17 +32,20 @@ class View:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page, whole or not at all."""
-        target = pathlib.Path(path)
-        if not target.name:
+        if not pathlib.Path(path).name:
             raise OSError(f"View.save: {os.fspath(path)!r} is not the name of a file")
-        part = target.with_name(f".attend-{os.getpid()}-{target.name}")
         try:
-            part.write_bytes(self.html.encode())
-            part.replace(target)
+            target, mode = place_to_write(path)
+            part = target.with_name(f".attend-{os.getpid()}-{threading.get_ident()}.tmp")  # short: the file's own name may be long
+            try:
+                part.write_bytes(self.html.encode())
+                if mode is not None:
+                    part.chmod(mode)
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
         except OSError as error:  # the caller knows the file by its own name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-        finally:
-            part.unlink(missing_ok=True)
 
     def _repr_html_(self) -> str:
         """The same bytes in a frame of their own, which keeps the page's rules and styles."""
@@ -48,6 +54,25 @@ class View:
 
     def __repr__(self) -> str:
         return f"<attend.View of {len(self.html)} characters; .save(path) writes the page>"
+
+
+def place_to_write(path: str | os.PathLike[str]) -> tuple[pathlib.Path, int | None]:
+    """(the file that a path means, its permissions if it is there); OSError where no file can be put. What is no file must not be
+    replaced by one: /dev/null would become one for everybody.
+    """
+    target = pathlib.Path(os.path.realpath(path))
+    if target.is_dir():
+        raise OSError(errno.EISDIR, "is a folder, not the name of a file", os.fspath(path))
+    folder = target.parent
+    if not folder.is_dir():
+        raise OSError(errno.ENOENT, "there is no such folder to write into", os.fspath(path))
+    if target.exists():
+        if not target.is_file():
+            raise OSError(errno.EINVAL, "is no regular file; it cannot be written whole or not at all", os.fspath(path))
+        if not os.access(target, os.W_OK):  # a rename would not mind, but whoever made it read-only would
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return target, stat.S_IMODE(target.stat().st_mode)
+    return target, None
 
 
 def _is_list(x: Any) -> bool:

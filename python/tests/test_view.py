@@ -3,7 +3,9 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
+import stat
 import zlib
 
 import numpy as np
@@ -223,6 +225,25 @@ def test_a_page_is_saved_whole_and_shows_itself(tmp_path):
     frame = view._repr_html_()
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == view.html
     assert len(repr(view)) < 100
+
+
+def test_what_is_no_file_is_not_replaced_by_a_page(tmp_path):
+    """/dev/null would be a file from then on, for every program. A link stays one, and a file keeps its permissions."""
+    q, k, _ = arrays()
+    view = attend.view(q, k)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("there.html")
+    (tmp_path / "to the pipe").symlink_to("pipe")
+    for name, told in (("pipe", "is no regular file"), ("to the pipe", "is no regular file"), ("", "is a folder"), ("no/page", "no such folder")):
+        with pytest.raises(OSError, match=told):
+            view.save(tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    view.save(tmp_path / "link")
+    (tmp_path / "there.html").chmod(0o640)
+    view.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there.html").stat().st_mode & 0o777 == 0o640
+    view.save(tmp_path / ("n" * 250 + ".html"))
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_mistakes():
