@@ -3,6 +3,7 @@ import argparse
 import json
 import pathlib
 import sys
+import warnings
 from typing import Any
 
 _EPILOG = """\
@@ -87,11 +88,12 @@ def _text_of(file: str) -> str:
 
 def _check_output(file: str) -> None:
     """Before the model is loaded, which takes its time."""
-    path = pathlib.Path(file)
-    if path.is_dir():
-        raise ValueError(f"--output: {file} is a folder; it takes the name of a file")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"--output: there is no folder {path.parent} to write {path.name} into")
+    from attend._view import place_to_write
+
+    try:
+        place_to_write(file)
+    except OSError as error:
+        raise OSError(f"--output: {file}: {error.strerror}") from None
 
 
 def _mebibytes(text: str) -> int:
@@ -128,7 +130,10 @@ def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
         transformers.utils.logging.disable_progress_bar()
     if given.threads:
         torch.set_num_threads(given.threads)
-    model, tokenizer = load(given.model, dtype=given.dtype, download=given.download)
+    with warnings.catch_warnings(record=True) as told:
+        model, tokenizer = load(given.model, dtype=given.dtype, download=given.download)
+    for x in told:
+        print(f"attend.hf {given.command}: {str(x.message).removeprefix('attend.hf: ')}", file=sys.stderr)
     if tokenizer is None:
         raise ValueError(f"{given.model} has no tokenizer, which a text needs")
     return model, tokenizer, text

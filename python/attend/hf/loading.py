@@ -1,5 +1,6 @@
 """A model and its tokenizer from what is here: a folder, a GGUF file, or a name in the local cache of the hub."""
 import pathlib
+import warnings
 from typing import Any
 
 from .registration import NAME, register
@@ -7,7 +8,8 @@ from .registration import NAME, register
 
 def load(name: str, *, dtype: str = "auto", download: bool = False) -> tuple[Any, Any]:
     """(model, tokenizer or None: there is none), ready to run on attend. Of a folder or a name the class is the one that its config names,
-    of a GGUF file the language model. No code that comes with a model is run.
+    of a GGUF file the language model. No code that comes with a model is run. Weights that are not there, and so are random, are named in a
+    warning.
     """
     register()
     import transformers
@@ -26,12 +28,33 @@ def load(name: str, *, dtype: str = "auto", download: bool = False) -> tuple[Any
         ) from error
     cls = transformers.AutoModelForCausalLM if file else _class_of(transformers, config)
     with quiet():  # each command refuses what does not come
-        model = cls.from_pretrained(place, dtype=dtype, attn_implementation=NAME, **where).eval()
+        model = _weights(cls, name, place, dtype=dtype, attn_implementation=NAME, **where).eval()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
     except (OSError, ValueError, KeyError):
         tokenizer = None
     return model, tokenizer
+
+
+def _weights(cls: Any, name: str, place: str, **options: Any) -> Any:
+    """The model. Transformers draws at random what a file does not hold, and tells it as a report that may be switched off."""
+    from safetensors import SafetensorError
+
+    try:
+        model, found = cls.from_pretrained(place, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+    except SafetensorError as error:
+        raise OSError(f"{name} has weights that cannot be read: {error}") from error
+    other = sorted(x[0] if isinstance(x, tuple) else x for x in found["mismatched_keys"])
+    if other:
+        raise ValueError(f"{name} has weights of other sizes than its config says: {_listed(other)}")
+    missing = sorted(found["missing_keys"])
+    if missing:
+        warnings.warn(f"attend.hf: {name} does not have all weights of {cls.__name__}; these are random: {_listed(missing)}", stacklevel=3)
+    return model
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _place(name: str) -> tuple[str, dict[str, str]]:
@@ -55,6 +78,6 @@ def _place(name: str) -> tuple[str, dict[str, str]]:
 def _class_of(transformers: Any, config: Any) -> Any:
     for architecture in config.architectures or ():
         found = getattr(transformers, architecture, None)
-        if found is not None:
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
     return transformers.AutoModel

@@ -1,7 +1,9 @@
 """python -m attend.hf: what it writes and prints, and how it refuses."""
 import json
+import os
 import re
 import runpy
+import shutil
 import sys
 
 import pytest
@@ -9,6 +11,7 @@ import tiny_gguf
 import torch
 import transformers
 import words
+from safetensors.torch import load_file, save_file
 from test_view import data_of
 from tiny import tiny
 
@@ -160,13 +163,14 @@ def test_a_model_that_computes_attention_by_itself(command, tmp_path, capsys):
     assert not told.out and f"attend.hf {command}: not every attention of this OpenAIGPTLMHeadModel comes to attend: transformer.h.0.attn: " in told.err
 
 
-@pytest.mark.parametrize("output, told", [("nowhere/page.html", "there is no folder nowhere to write page.html into"),
-                                          (".", ". is a folder; it takes the name of a file")])
+@pytest.mark.parametrize("output, told", [("nowhere/page.html", "there is no such folder to write into"),
+                                          (".", "is a folder, not the name of a file"), ("pipe", "is no regular file; it cannot be written whole or not at all")])
 def test_where_nothing_can_be_written_no_model_is_loaded(output, told, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
     monkeypatch.setattr("attend.hf.loading.load", lambda *_, **__: pytest.fail("it was loaded"))
     assert main(["view", str(folder), "--text", TEXT, "--output", output]) == 2
-    assert capsys.readouterr().err == f"attend.hf view: --output: {told}\n"
+    assert capsys.readouterr().err == f"attend.hf view: --output: {output}: {told}\n"
 
 
 def test_a_text_that_is_not_utf_8(folder, tmp_path, capsys):
@@ -183,6 +187,37 @@ def test_files_that_are_no_models(tmp_path, capsys):
     for name, words_of_it in (("model.bin", "is no GGUF file"), ("", "the GGUF file x.gguf, which can be named itself")):
         assert main(["generate", str(tmp_path / name), "--text", "w5"]) == 2
         assert words_of_it in capsys.readouterr().err
+
+
+def without_weights(source, place, keep):
+    """A copy of a model whose file holds these of its weights."""
+    shutil.copytree(source, place)
+    weights = {name: x for name, x in load_file(source / "model.safetensors").items() if keep(name)}
+    save_file(weights, place / "model.safetensors", {"format": "pt"})
+    return place
+
+
+def test_weights_that_are_not_there_are_named(folder, tmp_path, capsys):
+    """Transformers draws them at random, and what tells it is switched off here."""
+    place = without_weights(folder, tmp_path / "part", lambda name: not name.endswith("layers.1.self_attn.q_proj.weight"))
+    assert main(["inspect", str(place), "--text", TEXT, "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) and told.err == (
+        f"attend.hf inspect: {place} does not have all weights of Gemma2ForCausalLM; these are random: model.layers.1.self_attn.q_proj.weight\n"
+    )
+    assert main(["inspect", str(folder), "--text", TEXT, "--json"]) == 0 and not capsys.readouterr().err
+
+
+def test_weights_of_another_size_and_files_that_are_cut_off(folder, tmp_path, capsys):
+    place = without_weights(folder, tmp_path / "cut", lambda name: True)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"intermediate_size": 28}))
+    assert main(["generate", str(place), "--text", TEXT]) == 2
+    assert "has weights of other sizes than its config says: model.layers.0.mlp.down_proj.weight, " in capsys.readouterr().err
+    file = place / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:3000])
+    assert main(["generate", str(place), "--text", TEXT]) == 2
+    assert f"attend.hf generate: {place} has weights that cannot be read: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [[], ["view"], ["view", "x", "--text", "a"], ["generate", "x"], ["look", "x"],
