@@ -164,6 +164,7 @@ class Capture(Tap):
 
     def __enter__(self) -> Run:
         super().__enter__()
+        self.run, self._step = Run(), -1
         return self.run
 
     def finish(self) -> None:

@@ -32,6 +32,7 @@ class Tap:
     where = "tap"
     changes = False  # what is computed
     compiled = False  # whether it takes models of torch.compile
+    rules: Rules  # of a tap that has chosen layers
 
     def __init__(self, model: nn.Module | None) -> None:
         if model is not None and not isinstance(model, nn.Module):
@@ -75,6 +76,9 @@ class Tap:
         if self._open:
             raise RuntimeError(f"{self.where}: this block is open already; make one for each `with`")
         self._open = True
+        self.place = Place()  # it may have been open before
+        for rule in self.rules.rules if hasattr(self, "rules") else ():
+            rule.met.clear()
         _hooks.take()
         active.set((*active.get(), self))
         _here.count(1)

@@ -49,6 +49,25 @@ def test_a_block_that_ends_in_another_context_leaves_nothing():
     assert list(running) == [] and nothing_is_left()
 
 
+def test_a_block_that_is_entered_again_begins_anew():
+    model = gpt2()
+    given = texts("gpt2")
+    with torch.no_grad():
+        block = attend.hf.capture(model)
+        with block as first:
+            model(**given), model(**given)
+        with block as second:
+            model(**given)
+        assert [step.number for step in first.steps] == [0, 1] and [step.number for step in second.steps] == [0]
+        block = attend.hf.edit(model, {(1, 2): attend.pattern_of(first)})
+        for _ in range(2):
+            with block:  # each pass has the pattern of the same number
+                model(**given), model(**given)
+        with pytest.raises(RuntimeError, match=r"edit: 1 never called"), block:
+            pass
+    assert nothing_is_left()
+
+
 def test_a_pattern_hides_what_padding_holds():
     """Weights of 0 times NaN are NaN in a product of matrices."""
     model = gpt2()
