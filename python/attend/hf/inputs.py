@@ -1,4 +1,5 @@
 """What a model is given: a text and its tokenizer, or inputs as they are; and the tokens that it generates."""
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +32,7 @@ def inputs_of(
         if new_tokens or "decoder_input_ids" in inputs:
             raise ValueError("view: target and new_tokens both say what the decoder reads")
         inputs["decoder_input_ids"] = _started(model, tokenized(model, words, target)["input_ids"])
-    if is_two(model) and not new_tokens and "decoder_input_ids" not in inputs:
+    if _reads_tokens(model) and not new_tokens and not {"decoder_input_ids", "decoder_inputs_embeds"} & inputs.keys():
         if part != "encoder":
             raise ValueError(
                 f"view: {type(model).__name__} is an encoder and a decoder; say what the decoder reads: new_tokens=20 (what it "
@@ -53,7 +54,11 @@ def _check_mask(inputs: dict[str, Any]) -> None:
 
 def _check_ids(model: nn.Module, inputs: dict[str, Any], batch: int) -> None:
     ids = inputs.get("input_ids")
-    if not isinstance(ids, Tensor) or ids.dim() != 2:
+    if ids is None:
+        return
+    if not isinstance(ids, Tensor) or ids.dim() < 2:
+        raise ValueError(f"view: input_ids take a tensor [batch, tokens], found {list(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__}")
+    if ids.dim() > 2:  # several for each position
         return
     if ids.numel() == 0:
         raise ValueError(f"view: input_ids are {list(ids.shape)}, which holds no tokens")
@@ -63,6 +68,19 @@ def _check_ids(model: nn.Module, inputs: dict[str, Any], batch: int) -> None:
         _check_length(model, "input_ids has", ids.size(1))
 
 
+def _check_vocabulary(model: nn.Module, ids: Tensor) -> None:
+    """The tokenizer may be that of another model."""
+    try:
+        words = getattr(model.get_input_embeddings(), "num_embeddings", None)  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return
+    last = int(ids.max())
+    if isinstance(words, int) and last >= words:
+        raise ValueError(
+            f"view: there is a token {last}, and {type(model).__name__} knows {words}, the first is 0; the tokenizer may be another model's"
+        )
+
+
 def tokenized(model: nn.Module, tokenizer: Any, text: Any) -> dict[str, Tensor]:
     if not isinstance(text, str):
         raise TypeError(f"view: text is a str, or a dict of the model's inputs, found {type(text).__name__}")
@@ -70,8 +88,11 @@ def tokenized(model: nn.Module, tokenizer: Any, text: Any) -> dict[str, Tensor]:
         raise TypeError(f"view: a text needs the model's tokenizer, found {type(tokenizer).__name__}")
     found = tokenizer(text, return_tensors="pt")
     ids = found["input_ids"]
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        raise TypeError(f"view: the tokenizer's input_ids are no tensor [1, tokens], found {type(ids).__name__}")
     if ids.size(1) == 0:
         raise ValueError("view: the text has no tokens")
+    _check_vocabulary(model, ids)
     _check_length(model, "the text has", ids.size(1))
     taken = getattr(tokenizer, "model_input_names", None) or ["input_ids", "attention_mask"]
     return {name: x.to(model.device) for name, x in found.items() if name in taken}
@@ -96,6 +117,11 @@ def _positions_of(model: nn.Module) -> int | None:
 
 def is_two(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _reads_tokens(model: nn.Module) -> bool:
+    """Whether it is an encoder and a decoder that is given tokens: that of DETR has queries of its own."""
+    return is_two(model) and "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -152,7 +178,8 @@ def generated(model: nn.Module, inputs: dict[str, Any], new_tokens: int) -> Tens
     config = model.generation_config
     end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     pad = end if config.pad_token_id is None else config.pad_token_id
-    return model.generate(**inputs, max_new_tokens=new_tokens, do_sample=False, num_beams=1, pad_token_id=pad)
+    greedy = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}  # whatever the model's own are
+    return model.generate(**inputs, max_new_tokens=new_tokens, pad_token_id=pad, **greedy)
 
 
 def no_cache(model: nn.Module) -> dict[str, Any]:

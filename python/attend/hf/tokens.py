@@ -27,7 +27,7 @@ def _str(token: Any) -> str:
 def _mark(tokenizer: Any) -> str:
     """Of the three, the one that most of the vocabulary's tokens have; "": a vocabulary without."""
     counts = {"Ġ": 0, "▁": 0, "##": 0}
-    for token in tokenizer.get_vocab():
+    for token in getattr(tokenizer, "get_vocab", dict)():
         for mark in counts:
             if len(token) > len(mark) and _str(token).startswith(mark):
                 counts[mark] += 1

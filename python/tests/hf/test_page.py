@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pytest
 import torch
+import transformers as t
 import words
 from test_view import data_of, weights_of_page
 from tiny import CLASSES, inputs, tiny, twins
@@ -73,6 +74,26 @@ def test_sound_has_no_tokens():
     view = attend.view(tiny("whisper"), words.word_level(), given)
     run = data_of(view)["runs"][0]
     assert run["key_tokens"] == [str(n) for n in range(12)] and len(run["tokens"]) == 11
+
+
+def test_a_decoder_with_queries_of_its_own():
+    """DETR's is given no tokens. Its 5 queries look at the 16 places of a picture."""
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    backbone = t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], out_features=["stage2"])
+    config = t.DetrConfig(backbone_config=backbone, d_model=32, encoder_ffn_dim=24, decoder_ffn_dim=24, num_queries=5, **layers)
+    model, given = t.DetrModel._from_config(config, attn_implementation="eager").eval(), {"pixel_values": torch.randn(2, 3, 32, 32)}
+    with torch.no_grad():
+        wanted = model(**given, output_attentions=True)
+    for part, name in ((None, "cross_attentions"), ("encoder", "encoder_attentions"), ("decoder", "decoder_attentions")):
+        check_weights(attend.view(model, None, given, part=part), wanted[name])
+    assert wanted.cross_attentions[0].shape == (2, 4, 5, 16)
+
+
+def test_the_models_own_generation_does_not_matter():
+    model = tiny("llama")
+    wanted = data_of(attend.view(model, words.word_level(), TEXT, new_tokens=3))["runs"][0]["tokens"]
+    model.generation_config.update(return_dict_in_generate=True, num_return_sequences=2, num_beams=2, do_sample=True)
+    assert data_of(attend.view(model, words.word_level(), TEXT, new_tokens=3))["runs"][0]["tokens"] == wanted
 
 
 def test_pictures_need_no_tokenizer():
@@ -188,6 +209,9 @@ REFUSED = {
     "batch_of_a_text": ("llama", {"batch": 1}, ValueError, "no batch element 1; input_ids have 1"),
     "no_sequence": ("llama", {"batch": True}, TypeError, "batch is True"),
     "layer": ("llama", {"layers": "h.5"}, ValueError, "layer 'h.5' is not there"),
+    "numbers_in_a_list": ("llama", {"text": {"input_ids": [[5, 6]]}}, ValueError, r"input_ids take a tensor \[batch, tokens\], found list"),
+    "one_dimension": ("llama", {"text": {"input_ids": torch.tensor([5, 6])}}, ValueError, r"input_ids take a tensor \[batch, tokens\], found \[2\]"),
+    "another_models_tokenizer": ("llama", {"tokenizer": words.utf8()}, ValueError, "there is a token 122, and LlamaForCausalLM knows 37"),
     "tokens": ("llama", {"tokens": ["a"]}, TypeError, "tokens does not go with a model"),
     "option": ("llama", {"causal": True}, TypeError, "causal does not go with a model"),
 }

@@ -29,3 +29,11 @@ def test_words_without_marks():
 
 def test_a_token_that_the_vocabulary_does_not_have():
     assert texts_of(words.word_level(), [5, 900]) == ["w5", "None"]
+
+
+def test_a_tokenizer_that_does_not_tell_its_vocabulary():
+    class Tokenizer:
+        def convert_ids_to_tokens(self, ids):
+            return [f"t{n}" for n in ids]
+
+    assert texts_of(Tokenizer(), [5, 6]) == ["t5", "t6"]

@@ -33,3 +33,8 @@ def word_piece():
     of.decoder = decoders.WordPiece()
     of.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     return t.PreTrainedTokenizerFast(tokenizer_object=of, cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]")
+
+
+def utf8():
+    """Bytes are tokens, with 3 in front of them."""
+    return t.ByT5Tokenizer()
