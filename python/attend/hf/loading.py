@@ -44,6 +44,12 @@ def _weights(cls: Any, name: str, place: str, **options: Any) -> Any:
         model, found = cls.from_pretrained(place, output_loading_info=True, ignore_mismatched_sizes=True, **options)
     except SafetensorError as error:
         raise OSError(f"{name} has weights that cannot be read: {error}") from error
+    except KeyError as error:
+        if error.args != (NAME,):
+            raise
+        raise NotImplementedError(  # of models whose code has a class for each attention that it knows
+            f"not every attention of this {cls.__name__} comes to attend: its code makes attentions that it knows itself alone"
+        ) from error
     other = sorted(x[0] if isinstance(x, tuple) else x for x in found["mismatched_keys"])
     if other:
         raise ValueError(f"{name} has weights of other sizes than its config says: {_listed(other)}")

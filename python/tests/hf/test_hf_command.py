@@ -163,6 +163,18 @@ def test_a_model_that_computes_attention_by_itself(command, tmp_path, capsys):
     assert not told.out and f"attend.hf {command}: not every attention of this OpenAIGPTLMHeadModel comes to attend: transformer.h.0.attn: " in told.err
 
 
+def test_a_model_that_makes_attentions_that_it_knows_alone(tmp_path, capsys):
+    """Transformers says KeyError: 'attend'."""
+    config = transformers.GPTJConfig(vocab_size=words.WORDS, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4)
+    transformers.GPTJForCausalLM(config).save_pretrained(tmp_path)
+    words.word_level().save_pretrained(tmp_path)
+    assert main(["generate", str(tmp_path), "--text", TEXT]) == 2
+    told = capsys.readouterr()
+    assert not told.out and "not every attention of this GPTJForCausalLM comes to attend: its code makes attentions that" in told.err
+    with pytest.raises(NotImplementedError, match="not every attention of this GPTJForCausalLM comes to attend"):
+        attend.view(transformers.GPTJForCausalLM(config), words.word_level(), TEXT)
+
+
 @pytest.mark.parametrize("output, told", [("nowhere/page.html", "there is no such folder to write into"),
                                           (".", "is a folder, not the name of a file"), ("pipe", "is no regular file; it cannot be written whole or not at all")])
 def test_where_nothing_can_be_written_no_model_is_loaded(output, told, folder, tmp_path, monkeypatch, capsys):
