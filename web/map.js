@@ -197,11 +197,12 @@ export class MapView {
     if (whole && !performance.getEntriesByName("drawn").length) performance.mark("drawn");
     this.canvas.classList.toggle("zoomed", state.zoom !== null);
     this.tellLevel(level, i1 - i0, j1 - j0);
-    const unknown = (!source.exact && !source.tiles) || (isWeighted(source) && !source.exact);
-    const nan = Boolean(this.note.textContent);
+    const nan = Boolean(this.note.textContent), grey = isWeighted(source);
     const tiles = showsTiles(source, level), { queries, keys } = source.tiles ?? {};
+    const unknown = tiles ? grey : !source.exact;
     const leg = tiles && cornerOf((keys * w) / (j1 - j0), (queries * h) / (i1 - i0));
-    this.legend.draw(scale, { nan, tiles, corners: leg > 0 && hasCorners(source), unknown });
+    const corners = leg > 0 && hasCorners(source);
+    this.legend.draw(scale, { nan, tiles, corners, unknown });
     this.follow();
     this.painted?.(view);
   }
@@ -211,7 +212,8 @@ export class MapView {
     let words = level === "merged" ? say("level_merged", { queries, keys }) : "";
     const sizes = { queries: tiles?.queries, keys: tiles?.keys, what: say(tileKind(source)) };
     if (showsTiles(source, level)) {
-      words = say(source.exact ? "level_tiles" : "level_only_tiles", sizes);
+      const of = isWeighted(source) ? "_norms" : source.difference ? "_difference" : "";
+      words = say((source.exact ? "level_tiles" : "level_only_tiles") + of, sizes);
     }
     if (this.level.textContent !== words) fill(this.level, words);
     this.limits?.(

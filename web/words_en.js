@@ -145,6 +145,14 @@ export const kEnglish = {
       "Each tile is {queries} × {keys} cells, in the colour of their {what} weight; zoom in for single cells.",
   level_only_tiles:
       "Tiles of {queries} × {keys} cells in the colour of their {what} weight; on them, cells that the page holds.",
+  level_tiles_difference:
+      "Each tile is {queries} × {keys} cells: the difference of their {what} weights; zoom in for single cells.",
+  level_only_tiles_difference:
+      "Tiles of {queries} × {keys} cells: the difference of their {what} weights; on them, cells that the page holds.",
+  level_tiles_norms:
+      "Each tile is {queries} × {keys} cells, grey: the page has no mean of weight × norm; zoom in for single cells.",
+  level_only_tiles_norms:
+      "Tiles of {queries} × {keys} cells, grey: the page has no mean of weight × norm; on them, cells that it holds.",
   level_filter: "At this zoom the tiles are shown before top-p and renormalising.",
   legend_hidden: "hidden",
   legend_filtered: "left out",

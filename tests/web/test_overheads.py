@@ -59,7 +59,16 @@ def test_a_difference_over_heads_says_of_what(show):
     for row in tiles_of(tab):
         apart = most[1][part(row)].max() - most[0][part(row)].max()
         assert row["mean_from"] == "" and float(row["largest_from"]) <= apart <= float(row["largest_to"])
+    assert "cells: the difference of their largest weights" in tab.text("#level")
     assert "the means over queries 8–15" in tab.choose(over="mean").text("#readout")
+    assert "cells: the difference of their mean weights" in tab.text("#level")
+
+
+def test_tiles_beside_weights_times_norms_are_called_grey(show):
+    tab = show(model()[0], f"{PLACE}&norms=1")
+    assert "grey: the page has no mean of weight × norm" in tab.text("#level") and "not on the page" in tab.text(".legend")
+    assert "in the colour of their mean weight" in tab.choose(norms=False).text("#level")
+    assert "not on the page" not in tab.text(".legend")
 
 
 def test_the_legend_promises_no_corner_where_none_is_drawn(show):
