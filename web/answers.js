@@ -67,7 +67,7 @@ function askQueries(source, head, { chosen }) {
     if (unknown) {
       whole = false;
       for (let j = 0; over && j < length; ++j)
-        if (row[j] === UNKNOWN && over.least[j] > best) [best, key] = [over.least[j], j];
+        if (row[j] === UNKNOWN && over.leasts[j] > best) [best, key] = [over.leasts[j], j];
       const other = mostOfOthers(source, over, i, row, others);
       if (best === 0) bounds.add("most");
       else if (best < other && (source !== head || over || !head.rows?.has(i))) bounds.add("least");
@@ -94,7 +94,7 @@ export function mostOfOthers(source, over, i, row, others) {
       if (row[j] !== UNKNOWN) continue;
       if (!over && Number.isNaN(inTile))
         inTile = tiles ? source.mostIn(Math.floor(i / tiles.queries), begin / side) : Infinity;
-      const at = over ? over.most[j] : Math.min(own, inTile);
+      const at = over ? over.mosts[j] : Math.min(own, inTile);
       if (at > others[j]) others[j] = at;
       if (at > most) most = at;
     }

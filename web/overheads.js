@@ -14,21 +14,21 @@ export class OverHeads {
     this.error = Math.max(...heads.map((head) => head.error));
     this.windows = [];
     this.part = new Float64Array(0);
-    this.most = this.least = null;
+    this.mosts = this.leasts = null;
     // Whether the heads may see different cells, of which the page holds too little to tell.
     this.apart = heads.some((head) => !head.exact && head.tiles?.visibleHeads > 1);
   }
 
-  // Makes segments of whole rows fill `most` and `least`: what cells that are UNKNOWN are at most,
-  // and at least (what one head knows is no more than the largest).
+  // Makes segments of whole rows fill `mosts` and `leasts`: what cells that are UNKNOWN are at
+  // most, and at least (what one head knows is no more than the largest).
   bound() {
-    this.most = new Float32Array(this.keys);
-    this.least = new Float32Array(this.keys);
+    this.mosts = new Float32Array(this.keys);
+    this.leasts = new Float32Array(this.keys);
   }
 
   // Of the heads that see a cell; UNKNOWN if one of them is.
   segment(i, j0, j1, out, at = 0) {
-    const n = j1 - j0, most = n === this.keys ? this.most : null;
+    const n = j1 - j0, most = n === this.keys ? this.mosts : null;
     const sums = new Float64Array(n), seen = new Uint16Array(n);
     const unknown = new Uint16Array(n), mean = this.which === "mean";
     if (this.part.length < n) this.part = new Float64Array(n);
@@ -55,7 +55,7 @@ export class OverHeads {
       }
     }
     for (let m = 0; most && m < n; ++m) {
-      this.least[m] = mean ? 0 : sums[m];
+      this.leasts[m] = mean ? 0 : sums[m];
       if (!mean) most[m] = Math.max(most[m], sums[m]);
       else if (this.apart) most[m] = Math.max(most[m], sums[m] / Math.max(1, seen[m] - unknown[m]));
       else most[m] = (most[m] + sums[m]) / seen[m];

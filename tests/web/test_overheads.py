@@ -71,6 +71,24 @@ def test_tiles_beside_weights_times_norms_are_called_grey(show):
     assert "not on the page" not in tab.text(".legend")
 
 
+@pytest.mark.parametrize("over", ["mean", "maximum"])
+def test_a_threshold_over_heads_leaves_out_what_is_surely_below_it(show, over):
+    html, weights, _ = model()
+    truth = (weights[1].max if over == "maximum" else weights[1].mean)(axis=0)
+    tab = show(html, f"{PLACE}&over={over}&least=0.2")
+    kinds = tab.evaluate("""() => Array.from({ length: 96 }, (_, n) => [24 + Math.floor(n / 6), 4 * (n % 6) + 1]).map(([i, j]) => {
+      attend.choose({ cell: [i, j] });
+      return [i, j, document.getElementById("readout").dataset.kind];
+    })""")
+    left_out = [(i, j) for i, j, kind in kinds if kind == "filtered"]
+    assert len(left_out) > 20 and all(truth[place] < 0.2 for place in left_out)
+    assert all(pixel == [255, 255, 255] for pixel in tab.choose(cell=None).pixels(left_out))
+    tab.choose(cell=[30, 5], chosen=[30])
+    assert tab.count(".problem") == 0
+    tab.choose(least=1, over="none")  # cards over heads answer for the cell
+    assert tab.count(".problem") == 0 and tab.text(f'.thumb[data-layer="1"][data-over="{over}"] .figure') == "–"
+
+
 def test_the_legend_promises_no_corner_where_none_is_drawn(show):
     html = model()[0]
     tab = show(html, PLACE)
