@@ -1,7 +1,7 @@
 // Where the number of one cell comes from, in the four steps of attention, recomputed from the q,
 // k, v and lse that stand in the page.
 import {ink, Scale} from "./colour.js";
-import {unpack} from "./data.js";
+import {isMark, unpack} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {hasTwoRuns, placeElement, shown} from "./page.js";
 import {cellFigure, isBounded, mostWords, tileWords, windowFlag} from "./readout.js";
@@ -186,7 +186,7 @@ export class ExplainView {
     const row = new Float64Array(head.keys);
     head.segment(i, 0, head.keys, row);
     row.forEach((weight, key) => {
-      if (weight >= 0)
+      if (!isMark(weight))
         for (let c = 0; c < dv; ++c) whole[c] += weight * v[base + key * dv + c];
     });
     const length = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));

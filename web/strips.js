@@ -1,6 +1,6 @@
 // Along the edges of the map: the entropy of every row, the mass that every key receives, the
 // names of the axes, and the colour bar. Drawn with fillRect and fillText alone.
-import {ink} from "./colour.js";
+import {cssColour, ink} from "./colour.js";
 import {number, signed} from "./dom.js";
 import {say} from "./text.js";
 
@@ -24,12 +24,17 @@ function runs(values, begin, end, length, use) {
 // view.strips: { entropy: of the rows, mass: of the keys }, either may be null.
 export function paintStrips(context, {left, top, w, h, strip}, view) {
   const [q0, q1, k0, k1] = view.window, { entropy, mass } = view.strips ?? {};
-  context.fillStyle = ink("strip");
+  const nan = cssColour(view.scale.nan);
+  // How long a bar is, in its colour: all of the strip for what is not a number.
+  const bar = (share) => {
+    context.fillStyle = Number.isNaN(share) ? nan : ink("strip");
+    return Number.isNaN(share) ? strip : strip * Math.min(1, share);
+  };
   context.font = `10px ${ink("sans")}`;
   if (entropy) {
     const most = Math.log(Math.max(2, view.source.keys));
     runs(entropy, q0, q1, h, (from, to, value) => {
-      const gap = to - from > 6 ? 1 : 0, size = strip * Math.min(1, value / most);
+      const gap = to - from > 6 ? 1 : 0, size = bar(value / most);
       if (size > 0) context.fillRect(left + w + 3, top + from + gap / 2, size, to - from - gap);
     });
   }
@@ -37,7 +42,7 @@ export function paintStrips(context, {left, top, w, h, strip}, view) {
     const seen = mass.subarray(Math.floor(k0), Math.ceil(k1));
     const most = seen.reduce((a, b) => (b > a ? b : a), 0);
     runs(mass, k0, k1, w, (from, to, value) => {
-      const gap = to - from > 6 ? 1 : 0, size = most > 0 ? (strip * value) / most : 0;
+      const gap = to - from > 6 ? 1 : 0, size = bar(value / (most || 1));
       if (size > 0) context.fillRect(left + from + gap / 2, top + h + 3, to - from - gap, size);
     });
   }

@@ -272,8 +272,16 @@ def test_what_is_not_a_number_is_drawn_so_and_said(show):
     titles = tab.evaluate("() => [...document.querySelectorAll('.piece')].map((piece) => piece.title)")
     titles += re.findall("<title>(.*?)</title>", tab.evaluate("() => attend.svg()"))
     assert sum("not a number" in title for title in titles) == 5 + 5 and "NaN" not in "".join(titles)
-    assert tab.pixel(4, 2) == [0xC2, 0x1A, 0x5B]
-    assert tab.pixel(3, 2) != [0xC2, 0x1A, 0x5B]
+    magenta = [0xC2, 0x1A, 0x5B]
+    assert tab.pixel(4, 2) == magenta and tab.pixel(3, 2) != magenta
+    assert tab.text('[data-step="values"] .figure') == "NaN · NaN"  # nor is the row of the output
+    strips = tab.evaluate("""() => {
+      const { left, top, w, h } = attend.geometry(), context = document.getElementById("map").getContext("2d");
+      const at = (x, y) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3).join();
+      const middle = (n, size) => Math.round(((n + 0.5) / 13) * size);
+      return [[3, 4, 5].map((i) => at(left + w + 4, top + middle(i, h))), [3, 4, 5].map((j) => at(left + middle(j, w), top + h + 4))];
+    }""")
+    assert [[place == ",".join(map(str, magenta)) for place in strip] for strip in strips] == [[False, True, False], [True, True, False]]
 
 
 def test_a_ruler_names_no_token_before_the_first(show):
