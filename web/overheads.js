@@ -55,10 +55,11 @@ export class OverHeads {
       }
     }
     for (let m = 0; most && m < n; ++m) {
+      const known = sums[m] * (1 + this.error);  // what is known may be rounded down
       this.leasts[m] = mean ? 0 : sums[m];
-      if (!mean) most[m] = Math.max(most[m], sums[m]);
-      else if (this.apart) most[m] = Math.max(most[m], sums[m] / Math.max(1, seen[m] - unknown[m]));
-      else most[m] = (most[m] + sums[m]) / seen[m];
+      if (!mean) most[m] = Math.max(most[m], known);
+      else if (this.apart) most[m] = Math.max(most[m], known / Math.max(1, seen[m] - unknown[m]));
+      else most[m] = (most[m] + known) / seen[m];
     }
     for (let m = 0; m < n; ++m) {
       const count = this.which === "mean" ? seen[m] : 1;
@@ -103,7 +104,8 @@ export class OverHeads {
     const error = Math.max(...seen.map((cell) => cell.error ?? 0));
     if (seen.every((cell) => cell.kind === "exact"))
       return { weight: combine(seen.map((cell) => cell.weight)), kind: "exact", error };
-    const known = seen.filter(({ weight }) => weight !== null).map(({ weight }) => weight);
+    const known = seen.filter(({ weight }) => weight !== null)
+                      .map((each) => each.weight * (1 + (each.error ?? 0)));
     const bounds = seen.filter(({ weight }) => weight === null).map(({ most }) => most ?? 1);
     // A head that may not see the cell may not count: the mean of those that do is no more than
     // that of the known ones, or the largest bound.

@@ -75,7 +75,7 @@ function readColumn(head, j) {
 }
 
 // The same of the mean or the largest over heads.
-function columnOver({ which, apart: unlike }, columns) {
+function columnOver({ which, apart: unlike, error }, columns) {
   const mean = which === "mean", n = columns[0].out.length;
   const out = new Float32Array(n), most = new Float32Array(n);
   for (let i = 0; i < out.length; ++i) {
@@ -89,11 +89,12 @@ function columnOver({ which, apart: unlike }, columns) {
         bound = mean && !unlike ? bound + other : Math.max(bound, other);
       } else sum = mean || Number.isNaN(value) ? sum + value : Math.max(sum, value);
     }
+    const known = sum * (1 + error);  // what is known may be rounded down
     out[i] = count === 0 ? HIDDEN : unknown ? UNKNOWN : mean ? sum / count : sum;
     most[i] = !unknown ? 0
-        : !mean        ? Math.max(bound, sum)
-        : unlike       ? Math.max(bound, sum / Math.max(1, count - unknown))
-                       : (bound + sum) / count;
+        : !mean        ? Math.max(bound, known)
+        : unlike       ? Math.max(bound, known / Math.max(1, count - unknown))
+                       : (bound + known) / count;
   }
   return { out, most };
 }

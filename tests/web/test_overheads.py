@@ -72,6 +72,18 @@ def test_tiles_beside_weights_times_norms_are_called_grey(show):
 
 
 @pytest.mark.parametrize("over", ["mean", "maximum"])
+def test_a_bound_over_heads_counts_that_known_weights_are_rounded(show, over):
+    html, weights, _ = model()
+    truth = (weights[1].max if over == "maximum" else weights[1].mean)(axis=0)
+    most = show(html, f"#layer=1&over={over}").evaluate("""() => Array.from({ length: 1600 }, (_, n) => {
+      attend.choose({ cell: [Math.floor(n / 40), n % 40] });
+      return document.getElementById("readout").dataset.most;
+    })""")
+    bounded = [(n // 40, n % 40, float(text)) for n, text in enumerate(most) if text]
+    assert len(bounded) > 400 and all(truth[i, j] <= bound for i, j, bound in bounded)
+
+
+@pytest.mark.parametrize("over", ["mean", "maximum"])
 def test_a_threshold_over_heads_leaves_out_what_is_surely_below_it(show, over):
     html, weights, _ = model()
     truth = (weights[1].max if over == "maximum" else weights[1].mean)(axis=0)
