@@ -5,8 +5,6 @@ import {HIDDEN, isMark, UNKNOWN} from "./data.js";
 import {Difference, kComputed} from "./filters.js";
 import {askKeys} from "./received.js";
 
-const kClose = 0.2;  // of its middle, what is no further from it than this is a number
-
 // Whichever is further from 0; what is not a number is furthest.
 export function further(a, b) { return Number.isNaN(a) || Math.abs(a) >= Math.abs(b) ? a : b; }
 
@@ -19,10 +17,10 @@ function furthestEnd(a, mostA, b, mostB) {
 }
 
 // A difference that lies between two numbers: their middle, with what it is off by at most, or, if
-// that is too much for a number, the end further from 0.
+// that is too much even for one digit, the end further from 0.
 export function within([from, to]) {
   const value = (from + to) / 2, off = (to - from) / 2;
-  if (off <= kClose * Math.abs(value)) return { value, off, bound: "" };
+  if (2 * off <= 10 ** Math.floor(Math.log10(Math.abs(value)))) return { value, off, bound: "" };
   return { value: further(from, to), bound: "within" };
 }
 

@@ -313,6 +313,21 @@ def test_a_difference_answers_for_a_cell_that_a_run_only_bounds(show):
             else:
                 assert abs(told(text) - apart) <= 1.1 * (high - low) / 2 + unit(text) / 2 + 2 * STORED
     assert bounds > 4
+    between = tab.evaluate("""async () => {
+      const all = [];
+      for (let i = 6; i < 24; ++i) for (let j = 0; j <= i; ++j) for (const head of [0, 1]) {
+        attend.choose({ cell: [i, j] });
+        await attend.settled();
+        const ends = [];
+        for (const run of [0, 1]) {
+          const { weight, most } = await attend.weight(0, head, i, j, run);
+          ends.push(weight ?? 0, weight ?? most);
+        }
+        all.push([document.querySelector(`.thumb[data-head="${head}"] .figure`).textContent, ends[3] - ends[0] - ends[2] + ends[1]]);
+      }
+      return all;
+    }""")
+    assert all(text[0] == "±" or apart <= 1.001 * unit(text) for text, apart in between)  # one digit at least is known
     order = tab.choose(cell=[20, 3], sort="selection").evaluate(GROUPS)
     ranks = [told(text.replace("±", "").replace("+", "")) for _, cards in order for text in cards]
     assert list(map(abs, ranks)) == sorted(map(abs, ranks), reverse=True)
