@@ -119,10 +119,10 @@ export class Scale {
   css(value) { return cssColour(this.pixel(value)); }
 
   // Black or white, whichever has more contrast to the colour of this value: at least 4 to 1 on
-  // both scales.
-  inkOn(value) {
+  // both scales. dark: how light a colour is at most that has white.
+  inkOn(value, dark = 0.18) {
     const pixel = this.pixel(value), linear = (shift) => (((pixel >> shift) & 255) / 255) ** 2.2;
-    return 0.2126 * linear(0) + 0.7152 * linear(8) + 0.0722 * linear(16) > 0.18 ? "#14161c"
+    return 0.2126 * linear(0) + 0.7152 * linear(8) + 0.0722 * linear(16) > dark ? "#14161c"
                                                                                 : "#ffffff";
   }
 }

@@ -4,7 +4,7 @@ import {asFigure, ink} from "./colour.js";
 import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
-import {cellsOf, cornerOf, hasCorners, levelOf, plotPicture, showsTiles} from "./plot.js";
+import {cellsOf, cornerOf, hasCorners, levelOf, plotPicture, showsTiles, stripeInk, stripesOf} from "./plot.js";
 import {differenceWords, rounded, tileWords} from "./readout.js";
 import {SvgPen} from "./svg.js";
 import {say} from "./text.js";
@@ -90,9 +90,10 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
   }
 }
 
-// Tiles with their outline and corner; what is hidden inside is hatched again.
+// Tiles with their stripes, outline and corner; what is hidden inside is hatched again.
 function vectorTiles(pen, { w, h }, view, { i0, i1, j0, j1 }) {
   const { source, scale, tile, window: [q0, q1, k0, k1] } = view, { tiles } = source;
+  const apart = stripesOf(source, view.window, w, h);
   const x = w / (k1 - k0), y = h / (q1 - q0), other = tile === "mean" ? "maximum" : "mean";
   const leg = cornerOf(tiles.keys * x, tiles.queries * y), cornered = leg && hasCorners(source);
   for (let r = Math.floor(i0 / tiles.queries); r * tiles.queries < i1; ++r) {
@@ -102,6 +103,7 @@ function vectorTiles(pen, { w, h }, view, { i0, i1, j0, j1 }) {
       const box = [(at.key - k0) * x, (at.query - q0) * y, at.keys * x, at.queries * y];
       pen.fillStyle = scale.css(value);
       pen.fillRect(...box, `${say("tile")}: ${tileWords(at, source.difference)}`);
+      if (apart) pen.stripes(...box, apart, ...stripeInk(scale, value));
       const second = cornered ? source.tile(r, c, other) : -1, [px, py, pw, ph] = box;
       pen.fillStyle = scale.css(second);
       if (second >= 0) pen.shape([[px, py + ph - leg], [px, py + ph], [px + leg, py + ph]]);

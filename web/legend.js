@@ -15,10 +15,10 @@ export class Legend {
   // Anew at the next draw(): after a change of the colours.
   forget() { this.key = ""; }
 
-  draw(scale, { nan, tiles, corners, unknown }) {
+  draw(scale, { nan, tiles, corners, striped, unknown }) {
     const { source } = shown, { bend, top, difference, known, beyond } = scale;
     const marks = ["hidden", "filtered"];
-    if (tiles) marks.push(corners ? "tile" : "plain");
+    if (tiles) marks.push((corners ? "tile" : "plain") + (striped ? "_striped" : ""));
     if (unknown) marks.push("unknown");
     if (source.windows.length) marks.push("window");
     if (nan) marks.push("nan");

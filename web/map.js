@@ -7,7 +7,7 @@ import {Legend} from "./legend.js";
 import {scaleOf} from "./mapscale.js";
 import {keyToken, labelOf, queryToken, shown, shownHead} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
-import {cellsOf, cornerOf, hasCorners, levelOf, showsTiles, tileKind} from "./plot.js";
+import {cellsOf, cornerOf, hasCorners, levelOf, showsTiles, stripesOf, tileKind} from "./plot.js";
 import {tellCell} from "./readout.js";
 import {kTitle, labelWidth} from "./ruler.js";
 import {metricNames, metricsOf} from "./scores.js";
@@ -202,7 +202,8 @@ export class MapView {
     const unknown = tiles ? grey : !source.exact;
     const leg = tiles && cornerOf((keys * w) / (j1 - j0), (queries * h) / (i1 - i0));
     const corners = leg > 0 && hasCorners(source);
-    this.legend.draw(scale, { nan, tiles, corners, unknown });
+    const striped = stripesOf(source, window, w, h) > 0;
+    this.legend.draw(scale, { nan, tiles, corners, striped, unknown });
     this.follow();
     this.painted?.(view);
   }

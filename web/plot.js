@@ -8,8 +8,10 @@ import {isWeighted} from "./values.js";
 
 const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
-const kCorner = 10;  // px of a tile from which on its corner is drawn
-const kFrame = 8;    // px of a tile from which on its outline has four sides
+const kCorner = 10;   // px of a tile from which on its corner is drawn
+const kFrame = 8;     // px of a tile from which on its outline has four sides
+const kStripes = 6;   // px from a stripe to the next; of a cell from which on tiles are striped
+const kStripe = 0.2;  // of its colour in a stripe
 
 // How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
 // of them computed) or "tiles".
@@ -24,6 +26,21 @@ export function levelOf(source, [q0, q1, k0, k1], w, h) {
 // Whether tiles are seen at this level.
 export function showsTiles(source, level) {
   return level === "tiles" || (!source.exact && Boolean(source.tiles));
+}
+
+// How far apart, in px, the stripes of tiles are on w x h px; 0 for none. They lie where single
+// cells are seen: what shows of a tile between cells that are known is not to look like a cell.
+export function stripesOf(source, window, w, h) {
+  const [q0, q1, k0, k1] = window, level = levelOf(source, window, w, h);
+  const wide = Math.min(w / (k1 - k0), h / (q1 - q0)) >= kStripes;
+  return level === "cells" && wide && showsTiles(source, level) ? kStripes : 0;
+}
+
+// The stripes on the colour of a tile: dark, light only on what is darkest, and how much of that;
+// faint as its outline where there is next to none.
+export function stripeInk(scale, value) {
+  const faint = scale.pixel(value) === scale.pixel(0);
+  return [scale.inkOn(value, 0.08), faint ? kStripe / 3 : kStripe];
 }
 
 // What the colours of tiles are: over heads the page has only one of both.
@@ -115,34 +132,47 @@ function axis(begin, end, length, size, all) {
   return { cell, tile, into, left, edge, pitch: size / step };
 }
 
-// The colours of the tiles in view: { fill, corner, line } by tile.
-function tileColours({ source, scale, tile }, down, across) {
+// The colours of the tiles in view: { fill, corner, line, stripe } by tile.
+function tileColours({ source, scale, tile }, down, across, apart) {
   const r0 = down.tile[0], r1 = down.tile.at(-1) + 1, c0 = across.tile[0],
         c1 = across.tile.at(-1) + 1, columns = c1 - c0, size = (r1 - r0) * columns;
-  const fill = new Uint32Array(size), corner = new Uint32Array(size), line = new Uint32Array(size);
+  const fill = new Uint32Array(size), corner = new Uint32Array(size);
+  const line = new Uint32Array(size), stripe = new Uint32Array(size);
   const cornered = hasCorners(source);
   const dark = Math.min(down.pitch, across.pitch) >= kFrame ? 0.5 : 0.2, muted = ink("muted");
   for (let r = r0; r < r1; ++r) {
     for (let c = c0; c < c1; ++c) {
       const at = (r - r0) * columns + c - c0, value = source.tile(r, c, tile);
-      fill[at] = corner[at] = line[at] = scale.pixel(value);
+      fill[at] = corner[at] = line[at] = stripe[at] = scale.pixel(value);
       if (value === HIDDEN || value === FILTERED) continue;
       // An outline tells a colour from that of cells; where there is next to none, it is faint.
       line[at] = mixed(fill[at], muted, fill[at] === scale.ramp[0] ? dark / 3 : dark);
+      if (apart) stripe[at] = mixed(fill[at], ...stripeInk(scale, value));
       if (cornered && value >= 0)
         corner[at] = scale.pixel(source.tile(r, c, tile === "mean" ? "maximum" : "mean"));
     }
   }
-  return { fill, corner, line, r0, c0, columns };
+  return { fill, corner, line, stripe, r0, c0, columns };
 }
 
-// Tiles, and on them the cells that are known; on h x w pixels of the screen.
-function tilePicture(view, level, w, h, ratio) {
+// Of a pixel (x, y), at x - y + h, whether it lies on a stripe.
+function stripesAt(apart, wide, w, h) {
+  const on = new Uint8Array(w + h);
+  if (apart === 0) return on;
+  const first = apart * Math.ceil(h / apart) - h;
+  return on.map((_, n) => ((n + first) % apart < wide ? 1 : 0));
+}
+
+// Tiles, and on them the cells that are known; a pixel of the picture is one of the screen.
+function tilePicture(view, size, level, ratio) {
+  const w = Math.round(size.w * ratio), h = Math.round(size.h * ratio);
   const { source, blocks, scale, window: [q0, q1, k0, k1] } = view, { tiles } = source;
   const down = axis(q0, q1, h, tiles.queries, source.queries),
         across = axis(k0, k1, w, tiles.keys, source.keys);
-  const { fill, corner, line, r0, c0, columns } = tileColours(view, down, across);
+  const apart = ratio * stripesOf(source, view.window, size.w, size.h);
+  const { fill, corner, line, stripe, r0, c0, columns } = tileColours(view, down, across, apart);
   const leg = cornerOf(across.pitch, down.pitch, ratio);
+  const striped = stripesAt(apart, ratio, w, h);
   return picture(h, w, (pixels) => {
     let parts = [], last = -1;
     for (let y = 0; y < h; ++y) {
@@ -161,6 +191,7 @@ function tilePicture(view, level, w, h, ratio) {
         pixels[y * w + x] = value !== UNKNOWN     ? scale.pixel(value)
             : down.edge[y] || across.edge[x]      ? line[at]
             : down.left[y] + across.into[x] < leg ? corner[at]
+            : striped[x - y + h]                  ? stripe[at]
                                                   : fill[at];
       }
     }
@@ -190,10 +221,7 @@ export function plotPicture(view, {w, h}, ratio) {
   const { source, window } = view, [q0, q1, k0, k1] = window;
   const level = levelOf(source, window, w, h), whole = { x: 0, y: 0, w, h };
   if (showsTiles(source, level))
-    return {
-      image: tilePicture(view, level, Math.round(w * ratio), Math.round(h * ratio), ratio),
-      ...whole
-    };
+    return { image: tilePicture(view, { w, h }, level, ratio), ...whole };
   if (level === "merged")
     return { image: mergedPicture(view, Math.round(w), Math.round(h)), ...whole };
   const cells = cellsOf(window, source), x = w / (k1 - k0), y = h / (q1 - q0);

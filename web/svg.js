@@ -23,6 +23,7 @@ export class SvgPen {
         this,
         { fillStyle: "#000000", strokeStyle: "#000000", lineWidth: 1, font: "12px sans-serif" });
     Object.assign(this, { textAlign: "left", textBaseline: "alphabetic", path: [], clips: 0 });
+    this.striped = new Set();
     this.groups = [0];  // open elements of each save()
     this.ruler = document.createElement("canvas").getContext("2d");
   }
@@ -95,6 +96,18 @@ export class SvgPen {
               colour}"/></pattern>`);
     this.hatched = true;
     this.parts.push(this.box([x, y, w, h], ' fill="url(#hidden)"'));
+  }
+
+  // Stripes over a rectangle, the other way; share: how much of the colour is in them.
+  stripes(x, y, w, h, apart, colour, share) {
+    const name = `stripes-${colour.slice(1)}-${Math.round(100 * share)}`, end = apart + 1;
+    if (!this.striped.has(name))
+      this.parts.push(`<pattern id="${name}" x="0.5" width="${apart}" height="${
+          apart}" patternUnits="userSpaceOnUse"><path d="M-1 -1L${end} ${end}M-1 ${apart - 1}L1 ${
+          end}M${apart - 1} -1L${end} 1" stroke="${colour}" stroke-width="0.7" stroke-opacity="${
+          round(share)}"/></pattern>`);
+    this.striped.add(name);
+    this.parts.push(this.box([x, y, w, h], ` fill="url(#${name})"`));
   }
 
   // A triangle, or any other closed shape.

@@ -158,6 +158,8 @@ export const kEnglish = {
   legend_filtered: "left out",
   legend_tile: "tile of several cells, its other number in the corner",
   legend_plain: "tile of several cells",
+  legend_tile_striped: "not stored: tile of cells, other number in corner",
+  legend_plain_striped: "not stored: tile of several cells",
   legend_unknown: "not on the page",
   legend_nan: "not a number",
   legend_window: "exact window",

@@ -139,6 +139,8 @@ export const kChinese = {
   legend_filtered: "已筛去",
   legend_tile: "多格图块，角上为另一数值",
   legend_plain: "多格图块",
+  legend_tile_striped: "未存：多格图块，角上为另一数值",
+  legend_plain_striped: "未存：多格图块",
   legend_unknown: "页面未存",
   legend_nan: "非数值",
   legend_window: "精确窗口",

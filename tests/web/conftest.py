@@ -132,6 +132,28 @@ class Tab:
             cells,
         )
 
+    def colours(self, cells):
+        """Of cells of the map their colours, off their outlines, the most frequent one first."""
+        return self.evaluate(
+            """(cells) => {
+          const canvas = document.getElementById("map"), { left, top, w, h, width } = attend.geometry();
+          const [q0, q1, k0, k1] = attend.state.zoom ?? [0, attend.shape()[0], 0, attend.shape()[1]];
+          const ratio = canvas.width / width, context = canvas.getContext("2d");
+          const across = (w / (k1 - k0)) * ratio, down = (h / (q1 - q0)) * ratio, off = Math.min(across, down) < 8 ? 0 : 1;
+          const ends = (from, size) => [Math.ceil(from - 0.5) + off, Math.ceil(from + size - 0.5) - off];
+          return cells.map(([i, j]) => {
+            const [x0, x1] = ends(left * ratio + (j - k0) * across, across), [y0, y1] = ends(top * ratio + (i - q0) * down, down);
+            const { data } = context.getImageData(x0, y0, x1 - x0, y1 - y0), counts = new Map();
+            for (let n = 0; n < data.length; n += 4) {
+              const colour = data.slice(n, n + 3).join();
+              counts.set(colour, (counts.get(colour) ?? 0) + 1);
+            }
+            return [...counts].sort((a, b) => b[1] - a[1]).map(([colour]) => colour.split(",").map(Number));
+          });
+        }""",
+            cells,
+        )
+
     def point(self, i, j):
         """Moves the mouse to a cell, and waits until the page has noticed."""
         self.tab.mouse.move(*self.cell_on_screen(i, j))

@@ -112,7 +112,7 @@ def test_a_tile_is_one_outlined_colour(show):
     }"""
     inside = [[i, j] for i in (0.5, 1, 2, 3.5) for j in (8.5, 9, 10, 11.5)]  # lines between cells among them
     drawn = tab.evaluate(pixels, inside)
-    assert len({tuple(pixel) for pixel in drawn}) == 1
+    assert len({tuple(pixel) for pixel in drawn}) <= 2  # with the stripes
     corner = tab.evaluate(pixels, [[3.9, 8.1], [3.86, 8.07], [3.92, 8.12]])
     assert len({tuple(pixel) for pixel in corner}) == 1
     assert np.abs(np.array(corner[0]) - colour(np.sqrt(weights[0, 0:4, 8:12].max()))).max() <= 8
@@ -123,7 +123,39 @@ def test_a_tile_is_one_outlined_colour(show):
     exact = tab.pixel(5, 6)
     assert np.abs(exact - colour(np.sqrt(weights[0, 5, 6]))).max() <= 4 and cells != exact  # a line between cells
     assert "not on the page" not in tab.text(".legend")
-    assert "tile of several cells" in tab.text(".legend") and "Tiles of 4 × 4 cells" in tab.text("#level")
+    assert "not stored: tile of cells" in tab.text(".legend") and "Tiles of 4 × 4 cells" in tab.text("#level")
+
+
+def lone(weights, top_k):
+    """Cells that are not stored, but all of their neighbours are; and these."""
+    stored = np.zeros(weights.shape, bool)
+    np.put_along_axis(stored, np.argsort(-weights)[:, :top_k], True, axis=1)
+    inner = [(i, j) for i, j in np.argwhere(~stored) if 0 < min(i, j) and max(i, j) + 1 < len(weights)]
+    around = [[i, j, [[i - 1, j], [i + 1, j], [i, j - 1], [i, j + 1]]] for i, j in np.array(inner).tolist()]
+    return [each for each in around if all(stored[i, j] for i, j in each[2])]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_cell_that_is_not_stored_never_looks_like_one_that_is(show, scheme):
+    """A stored cell is one colour; what shows of a tile between stored cells has stripes, as has all of it."""
+    html, weights, _ = reduced(length=48, tiles=16, top_k=40, windows=(), sharp=1.0)
+    tab = show(html, "#bend=sqrt", scheme=scheme)
+    for zoom in (None, [12, 36, 8, 32], [15, 37, 8, 30]):
+        q0, q1, k0, k1 = zoom or (0, 48, 0, 48)
+        seen = [each for each in lone(weights[0], 40) if q0 < each[0] < q1 - 1 and k0 < each[1] < k1 - 1]
+        assert len(seen) >= 5
+        tab.choose(zoom=zoom)
+        stored = sum((around for _, _, around in seen), [])
+        assert min(map(len, tab.colours([[i, j] for i, j, _ in seen]))) > 1, zoom
+        assert {len(colours) for colours in tab.colours(stored)} == {1}, zoom
+        assert "not stored: tile" in tab.text(".legend")
+        root = xml.fromstring(tab.evaluate("() => attend.svg()"))
+        fills = [part.get("fill") for part in root.iter() if (part.get("fill") or "").startswith("url(#stripes-")]
+        assert len(fills) == ((q1 - 1) // 4 - q0 // 4 + 1) * ((k1 - 1) // 4 - k0 // 4 + 1)
+    html = one_layer(fixtures.habits(fixtures.SENTENCE * 2), tiles=8)  # all is exact
+    tab = show(html, "#head=6", scheme=scheme)
+    assert {len(colours) for colours in tab.colours([[20, j] for j in range(20)])} == {1}
+    assert "stored" not in tab.text(".legend") and "stripes" not in tab.evaluate("() => attend.svg()")
 
 
 def test_the_legend_has_what_is_drawn(show):
