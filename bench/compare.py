@@ -17,6 +17,7 @@ where matplotlib is there, the plots; also where it is ended early.
 import argparse
 import concurrent.futures
 import datetime
+import functools
 import itertools
 import json
 import math
@@ -79,8 +80,13 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores)), *[folder] * bool(folder)], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        self.first = self.answer()
+
+    @functools.cached_property
+    def first(self):
+        """What it says when it has loaded its library."""
+        answer = self.answer()
         self.process.send_signal(signal.SIGSTOP)
+        return answer
 
     def answer(self):
         if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
@@ -208,11 +214,11 @@ def measure_all(results, cases, core_sets, args, say, log):
     out_of_time = lambda: time.monotonic() > end
     for cores in core_sets:
         workers = {}
-        for name in args.libraries.split(","):
-            if args.no_compile and name == "PyTorch compiled":
-                left_out[name] = "compiling takes a minute"
-                continue
-            worker = Worker(name, cores, log, args.kept)
+        names = args.libraries.split(",")
+        if args.no_compile and "PyTorch compiled" in names:
+            left_out["PyTorch compiled"] = "compiling takes a minute"
+            names.remove("PyTorch compiled")
+        for name, worker in {name: Worker(name, cores, log, args.kept) for name in names}.items():     # they load at once
             if "left" in worker.first:
                 left_out[name] = worker.first["left"]
                 worker.close()
