@@ -31,7 +31,7 @@ import subprocess
 import sys
 import time
 
-from bars import bars
+from bars import bars, of_one_session
 from figures import LIBRARIES, best_peer, duration, interval, means, ratio, share, spread, table
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -47,6 +47,7 @@ BEHIND = 5               # so many times slower than the fastest: one turn too, 
 SHORT = 0.02             # seconds
 STOLEN = 0.01            # part of a turn's time that the host may have taken
 TRIES = 4                # of one turn; the one from which least was taken counts
+CUT_OFF = "the last cases"   # as what a run that was ended early leaves out
 
 
 def allowed_error(library, type):
@@ -210,8 +211,10 @@ def measure_all(results, cases, core_sets, args, say, log):
     sweep = [case for case in cases if case["suite"] == "growth"]
     side_by_side = all_but_growth(cases, args.type)
     total, done = len(side_by_side) * len(core_sets), 0
+    there = {(run["case"]["name"], run["cores"]) for run in runs}      # of a run that this one goes on with
     end = time.monotonic() + 60 * args.minutes
     out_of_time = lambda: time.monotonic() > end
+    left_out[CUT_OFF] = "the run was ended before"
     for cores in core_sets:
         workers = {}
         names = args.libraries.split(",")
@@ -229,6 +232,8 @@ def measure_all(results, cases, core_sets, args, say, log):
             raise SystemExit(f"compare: attend cannot be imported: {left_out['attend']}")
         for case in side_by_side:
             done += 1
+            if (case["name"], len(cores)) in there:
+                continue
             if out_of_time():
                 left_out[f"{case['name']} on {len(cores)}"] = "time was up"
                 continue
@@ -239,13 +244,14 @@ def measure_all(results, cases, core_sets, args, say, log):
             worker.close()
     left_out.update(refusals(runs))
     before = None
-    for case in sweep:
+    for case in [] if results["growth"] else sweep:
         say(f"growth, {case['keys']} keys")
         before = None if out_of_time() else growth(case, core_sets[-1], args.limit, before)
         if before is None or "left" in before:
             left_out[f"growth from {case['keys']} keys on"] = before["left"] if before else "it takes too long"
             break
         results["growth"].append(before)
+    del left_out[CUT_OFF]
 
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
@@ -272,6 +278,17 @@ def describe_machine(command, cores):
             "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
             "versions": {}, "commit": commit, "kernels": [kernel["name"] for kernel in info["kernels"]],
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def begun(args, results):
+    """What an earlier run found that ended before its time, if it was of the same machine, attend and type."""
+    file = args.out / "results.json"
+    if not file.exists():
+        return results
+    found = json.loads(file.read_text())
+    if not of_one_session(found, results) or any(found[name] != results[name] for name in ("type", "settings")):
+        raise SystemExit(f"compare: {file} is of another machine, commit, type or other rounds")
+    return found
 
 
 def self_test():
@@ -384,6 +401,7 @@ def parse(arguments):
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out, which takes a minute")
     parser.add_argument("--kept", help="folder of the cases' numbers and truths: those that are not there are made and kept, for all "
                         "libraries and later runs; of all suites and types some gigabytes")
+    parser.add_argument("--goes-on", action="store_true", help="what --out has of this machine and commit stays; the rest is measured")
     parser.add_argument("--fill", action="store_true", help="do nothing but make them, on all cores")
     parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
     args = parser.parse_args(arguments)
@@ -431,12 +449,15 @@ def main(arguments):
         os.makedirs(args.kept, exist_ok=True)
     if args.fill:
         return fill(args, cases)
-    say("the machine's peak")
-    peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
-             for cores in args.core_sets}
     results = {"schema": "attend.compare/1", "type": args.type, "machine": describe_machine(args.attend, args.core_sets[-1]),
                "settings": {"rounds": args.rounds, "seconds": args.seconds, "quick": args.quick},
-               "peaks": peaks, "left_out": {}, "runs": [], "growth": []}
+               "peaks": {}, "left_out": {}, "runs": [], "growth": []}
+    if args.goes_on:
+        results = begun(args, results)
+    say("the machine's peak")
+    for cores in args.core_sets:
+        if str(len(cores)) not in results["peaks"]:
+            results["peaks"][str(len(cores))] = pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: ended from outside; what was measured is kept"))
     try:
         with open(args.out / "workers.log", "w") as log:    # what the libraries say
