@@ -2,19 +2,23 @@
 """attend beside PyTorch, ONNX Runtime, ggml and NumPy on the cases of `attend bench`, all called from Python.
 
     ./run bench [OPTIONS]            builds what is needed and runs this file
+    bench/compare.py --fill --kept FOLDER [OPTIONS]     makes the cases' numbers and truths ahead, on all cores
     bench/compare.py --self-test     proves its arithmetic on made-up numbers
 
 Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
 over the rounds of the median of a turn; low and high are the extremes of the rounds. From six rounds on the ratio to the
-best library has its 95 % interval, of the ratios within a round. A turn in which the host of a
-virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. With --type
-bf16 or f16 all libraries compute on the same numbers rounded to it; with i8, one query of f32 over a KV cache of 8
+best library has its 95 % interval, of the ratios within a round. A turn in which the host of a virtual machine took the
+cores away is taken again; whoever is far behind has one turn. Every result is first held against the formulas in f64. With
+--type bf16 or f16 all libraries compute on the same numbers rounded to it; with i8, one query of f32 over a KV cache of 8
 bits, each library rounds the same keys and values in its own way. Into the folder --out go results.json, table.txt and,
 where matplotlib is there, the plots; also where it is ended early.
 """
 import argparse
+import concurrent.futures
 import datetime
+import functools
+import itertools
 import json
 import math
 import os
@@ -27,7 +31,7 @@ import subprocess
 import sys
 import time
 
-from bars import bars
+from bars import bars, of_one_session
 from figures import LIBRARIES, best_peer, duration, interval, means, ratio, share, spread, table
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -39,8 +43,11 @@ ALLOWED_ERROR = {"f32": 5e-5, "f16": 4e-3, "bf16": 3e-2, "i8": 3e-2}
 SUMS_IN_F16 = {("ggml", "f16"): 5e-2}       # of the values, where queries are few: 3e-2 over 8192 keys
 PATIENCE = 300           # seconds until a process that does not answer is given up
 SLOW = 0.5               # seconds of a call from which on a library has one turn only
+BEHIND = 5               # so many times slower than the fastest: one turn too, if its calls are not short
+SHORT = 0.02             # seconds
 STOLEN = 0.01            # part of a turn's time that the host may have taken
 TRIES = 4                # of one turn; the one from which least was taken counts
+CUT_OFF = "the last cases"   # as what a run that was ended early leaves out
 
 
 def allowed_error(library, type):
@@ -70,12 +77,17 @@ class Worker:
     would take the cores from whoever comes next.
     """
 
-    def __init__(self, name, cores, log=None):
+    def __init__(self, name, cores, log=None, folder=None):
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores))], text=True,
+            [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores)), *[folder] * bool(folder)], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        self.first = self.answer()
+
+    @functools.cached_property
+    def first(self):
+        """What it says when it has loaded its library."""
+        answer = self.answer()
         self.process.send_signal(signal.SIGSTOP)
+        return answer
 
     def answer(self):
         if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
@@ -131,10 +143,12 @@ def in_turns(case, workers, rounds, seconds):
             left[name] = answer["left"]
         else:
             figures[name], medians[name] = answer, []
+    fastest = min((found["seconds"] for found in figures.values()), default=0)
+    once = lambda seconds: seconds > SLOW or seconds > max(SHORT, BEHIND * fastest)
     for n in range(rounds):
         names = list(figures)
         for name in names[n % len(names):] + names[:n % len(names)] if names else []:
-            if n > 0 and figures[name]["seconds"] > SLOW:
+            if n > 0 and once(figures[name]["seconds"]):
                 continue
             time.sleep(0.01)                        # threads that wait by spinning fall asleep
             answer = one_turn(workers[name], seconds)
@@ -165,6 +179,21 @@ def expanded(cases):
                    "flops": case["flops"] * 7 / 5}
 
 
+def all_but_growth(cases, type):
+    found = [*expanded(case for case in cases if case["suite"] != "growth")]
+    return found if type == "i8" else [yardstick(type), *found]     # no library multiplies whole matrices of 8 bits
+
+
+def fill(args, cases):
+    import worker
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"                  # NumPy is loaded in the processes
+    cases = sorted(all_but_growth(cases, args.type), key=lambda case: case["flops"], reverse=True)
+    with concurrent.futures.ProcessPoolExecutor(len(args.core_sets[-1])) as pool:
+        for _ in pool.map(worker.keep, cases, itertools.repeat(args.kept)):
+            pass
+
+
 def growth(case, cores, limit, before):
     """One length in a fresh process; None where it would take longer than the limit. Four times the time of half the
     length is expected."""
@@ -180,19 +209,19 @@ def measure_all(results, cases, core_sets, args, say, log):
     """Fills in the runs, versions, growth and what was left out of the results."""
     runs, left_out, versions = results["runs"], results["left_out"], results["machine"]["versions"]
     sweep = [case for case in cases if case["suite"] == "growth"]
-    side_by_side = [*expanded(case for case in cases if case["suite"] != "growth")]
-    if args.type != "i8":                           # no library multiplies whole matrices of it
-        side_by_side.insert(0, yardstick(args.type))
+    side_by_side = all_but_growth(cases, args.type)
     total, done = len(side_by_side) * len(core_sets), 0
+    there = {(run["case"]["name"], run["cores"]) for run in runs}      # of a run that this one goes on with
     end = time.monotonic() + 60 * args.minutes
     out_of_time = lambda: time.monotonic() > end
+    left_out[CUT_OFF] = "the run was ended before"
     for cores in core_sets:
         workers = {}
-        for name in args.libraries.split(","):
-            if args.no_compile and name == "PyTorch compiled":
-                left_out[name] = "compiling takes a minute"
-                continue
-            worker = Worker(name, cores, log)
+        names = args.libraries.split(",")
+        if args.no_compile and "PyTorch compiled" in names:
+            left_out["PyTorch compiled"] = "compiling takes a minute"
+            names.remove("PyTorch compiled")
+        for name, worker in {name: Worker(name, cores, log, args.kept) for name in names}.items():     # they load at once
             if "left" in worker.first:
                 left_out[name] = worker.first["left"]
                 worker.close()
@@ -203,6 +232,8 @@ def measure_all(results, cases, core_sets, args, say, log):
             raise SystemExit(f"compare: attend cannot be imported: {left_out['attend']}")
         for case in side_by_side:
             done += 1
+            if (case["name"], len(cores)) in there:
+                continue
             if out_of_time():
                 left_out[f"{case['name']} on {len(cores)}"] = "time was up"
                 continue
@@ -213,13 +244,14 @@ def measure_all(results, cases, core_sets, args, say, log):
             worker.close()
     left_out.update(refusals(runs))
     before = None
-    for case in sweep:
+    for case in [] if results["growth"] else sweep:
         say(f"growth, {case['keys']} keys")
         before = None if out_of_time() else growth(case, core_sets[-1], args.limit, before)
         if before is None or "left" in before:
             left_out[f"growth from {case['keys']} keys on"] = before["left"] if before else "it takes too long"
             break
         results["growth"].append(before)
+    del left_out[CUT_OFF]
 
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
@@ -246,6 +278,17 @@ def describe_machine(command, cores):
             "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
             "versions": {}, "commit": commit, "kernels": [kernel["name"] for kernel in info["kernels"]],
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def begun(args, results):
+    """What an earlier run found that ended before its time, if it was of the same machine, attend and type."""
+    file = args.out / "results.json"
+    if not file.exists():
+        return results
+    found = json.loads(file.read_text())
+    if not of_one_session(found, results) or any(found[name] != results[name] for name in ("type", "settings")):
+        raise SystemExit(f"compare: {file} is of another machine, commit, type or other rounds")
+    return found
 
 
 def self_test():
@@ -298,6 +341,8 @@ def self_test():
     assert math.isclose(figures["attend"]["seconds"], 0.2) and math.isclose(figures["attend"]["high"], 0.3)
     assert figures["PyTorch"]["seconds"] == 2.0                     # slow: one turn
     assert [figures[name]["wrong"] for name in ("attend", "NumPy", "PyTorch")] == [False, True, True]
+    figures, _ = in_turns(case, {"attend": Fake(0.01, 1e-7), "NumPy": Fake(0.06, 1e-7)}, 3, 0.1)
+    assert [len(figures[name]["rounds"]) for name in ("attend", "NumPy")] == [3, 1]     # far behind: one turn
     text = table({"runs": [run, wrong], "peaks": {}, "growth": [], "left_out": {"Other": "it is missing"}})
     assert "2.00x" in text and "100 ms!" in text and "left out: Other: it is missing" in text
     assert "1 core, f32\n" in text
@@ -354,6 +399,10 @@ def parse(arguments):
                         help="the command attend, which knows the cases and the machine")
     parser.add_argument("--quick", action="store_true", help="a few small cases, briefly; --no-compile as well")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out, which takes a minute")
+    parser.add_argument("--kept", help="folder of the cases' numbers and truths: those that are not there are made and kept, for all "
+                        "libraries and later runs; of all suites and types some gigabytes")
+    parser.add_argument("--goes-on", action="store_true", help="what --out has of this machine and commit stays; the rest is measured")
+    parser.add_argument("--fill", action="store_true", help="do nothing but make them, on all cores")
     parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
     args = parser.parse_args(arguments)
     args.no_compile = args.no_compile or args.quick
@@ -361,6 +410,8 @@ def parse(arguments):
     args.seconds = args.seconds or (0.03 if args.quick else 0.08)
     suites = ("decode",) if args.type == "i8" else SUITES
     args.suites = args.suites or ",".join(suites)
+    if args.fill and not args.kept:
+        parser.error("--fill takes --kept FOLDER")
     unknown = set(args.suites.split(",")) - set(suites)
     if unknown:
         parser.error(f"there is no suite {', '.join(sorted(unknown))}" + (" in i8" if args.type == "i8" else ""))
@@ -394,12 +445,19 @@ def main(arguments):
     cases = pinned(args.core_sets[-1], args.attend, "bench", "--list", "--json", *chosen)["cases"]
     if args.type == "i8":
         cases = list(over_eight_bits(cases))
-    say("the machine's peak")
-    peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
-             for cores in args.core_sets}
+    if args.kept:
+        os.makedirs(args.kept, exist_ok=True)
+    if args.fill:
+        return fill(args, cases)
     results = {"schema": "attend.compare/1", "type": args.type, "machine": describe_machine(args.attend, args.core_sets[-1]),
                "settings": {"rounds": args.rounds, "seconds": args.seconds, "quick": args.quick},
-               "peaks": peaks, "left_out": {}, "runs": [], "growth": []}
+               "peaks": {}, "left_out": {}, "runs": [], "growth": []}
+    if args.goes_on:
+        results = begun(args, results)
+    say("the machine's peak")
+    for cores in args.core_sets:
+        if str(len(cores)) not in results["peaks"]:
+            results["peaks"][str(len(cores))] = pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: ended from outside; what was measured is kept"))
     try:
         with open(args.out / "workers.log", "w") as log:    # what the libraries say

@@ -45,7 +45,7 @@ def speed_over_length(results):
             axis.set_ylabel("GFLOP/s")
     for axis in axes[-1]:
         axis.set_xlabel(f"length (2048 tokens in all, 8 heads of 64, {type_of(results)})")
-    axes[0][0].legend(frameon=False)
+    axes[0][-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside: the lines need all the room
     return figure
 
 

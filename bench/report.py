@@ -43,7 +43,8 @@ CLOSING = """## How it is measured
 - A figure is the median over rounds of the median of a turn; `settings` in `results.json` says how many and how long. The order
   changes every round. Spread is the range of attend's rounds divided by their median; `results.json` has it for
   all libraries. A turn during which the host of a virtual machine gave its cores to others (`steal` in
-  `/proc/stat`) is repeated. Means are geometric means of ratios.
+  `/proc/stat`) is repeated. A library whose calls take over 0.02 s and five times as long as the fastest's, or over 0.5 s, has one
+  turn. Means are geometric means of ratios.
 - PyTorch's forward passes run in `inference_mode` (`scaled_dot_product_attention`, `nn.MultiheadAttention`); attend.torch is
   attend as its drop-in. ONNX Runtime runs whichever is fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`,
   on tensors in the layout it wants. A backward pass is measured alone, and with its forward pass (`_both`); NumPy's computes the

@@ -35,17 +35,17 @@ def plain(processor):
 
 
 def series_of(all_results):
-    """Those that measured every kind of work on more than one core; the type that everybody has comes first."""
+    """Those that measured every kind of work, or all but one, on more than one core; the type that everybody has comes first."""
     found = [Series(results) for results in all_results if max(run["cores"] for run in results["runs"]) > 1]
     order = ("f32", "bf16", "f16")
-    return sorted((one for one in found if len(one.means) == len(WORK)), key=lambda one: order.index(one.name.split(", ")[-1]))
+    return sorted((one for one in found if len(one.means) >= len(WORK) - 1), key=lambda one: order.index(one.name.split(", ")[-1]))
 
 
 def table(series):
     yield "| times as fast as the best other library | " + " | ".join(one.name for one in series) + " |"
     yield "|---|" + "--:|" * len(series)
     for suite, words in WORK.items():
-        yield f"| {words} | " + " | ".join(f"{one.means[suite]:.2f}x" for one in series) + " |"
+        yield f"| {words} | " + " | ".join(f"{one.means[suite]:.2f}x" if suite in one.means else "" for one in series) + " |"
 
 
 def place(value):
@@ -74,6 +74,8 @@ def chart(series):
         y = TOP + ROW * n + ROW / 2
         yield f'<text x="{LEFT - 12}" y="{y + 4:.0f}" text-anchor="end">{words}</text>'
         for k, one in enumerate(series):
+            if suite not in one.means:
+                continue
             yield f'<circle cx="{place(one.means[suite]):.1f}" cy="{y:.0f}" r="5" fill="{COLOURS[k % len(COLOURS)]}" fill-opacity="0.85"/>'
     yield f'<text x="{LEFT + WIDTH}" y="{bottom + 30}" text-anchor="end" fill="#555555">speed of attend / speed of the best other library</text>'
     yield "</svg>"

@@ -1,7 +1,7 @@
 """One library in a process of its own, pinned to the cores it may use: compare.py starts it, and it sleeps on its
 standard input until it is told what to do. A line in, a line out, both JSON.
 
-    python worker.py LIBRARY CORE,CORE,...
+    python worker.py LIBRARY CORE,CORE,... [FOLDER]     FOLDER: of compare.py --kept
 
     {"do": "prepare", "case": {...}}   {"seconds": of the first call, "error": against f64, "note": ...} or {"left": why}
     {"do": "time", "seconds": 0.1}     {"seconds": [of each call], "stolen": part of the time that the cores were away}
@@ -11,6 +11,8 @@ import contextlib
 import gc
 import json
 import os
+import pathlib
+import pickle
 import sys
 import tempfile
 import time
@@ -57,14 +59,15 @@ def difference(found, truth, largest=0.0):
     return float(np.max(np.abs(found.astype(np.float64) - truth)) / max(np.max(np.abs(truth)), largest))
 
 
-def errors(case, data, found):
-    """Of each result against the formulas in f64, on the same rounded data: whole for a layer; of attention some heads,
-    and some of their rows where one row does not need the others."""
+def truths(case, data):
+    """(name of a result, the part of it, that part by the formulas in f64 on the same rounded data, the value that an error
+    is a part of if it is larger): whole for a layer; of attention some heads, and some of their rows where one row does
+    not need the others."""
     import formulas
     import numpy as np
     wide = lambda x: x.astype(np.float64)
     if case["operation"] == "matmul":
-        yield difference(found["c"][:64], wide(data["a"][:64]) @ wide(data["b"]))
+        yield "c", slice(64), wide(data["a"][:64]) @ wide(data["b"]), 0.0
     elif case["operation"].startswith("layer"):
         x, w = wide(data["x"]), {name: wide(array) for name, array in data["w"].items()}
         if case["operation"] == "layer":
@@ -73,7 +76,7 @@ def errors(case, data, found):
             truth = formulas.layer_backward(x, w, case["heads"], wide(data["dy"]))
         # One scale for all: with one key the gradient at W^Q is zero, and what is found is rounding.
         largest = max(np.max(np.abs(array)) for array in truth.values())
-        yield from (difference(found[name], array, largest) for name, array in truth.items())
+        yield from ((name, ..., array, largest) for name, array in truth.items())
     else:
         group = case["heads"] // case["key_heads"]
         for b, h in {(0, 0), (case["batch"] // 2, case["heads"] // 3), (case["batch"] - 1, case["heads"] - 1)}:
@@ -83,11 +86,39 @@ def errors(case, data, found):
                 rows = np.unique(np.linspace(0, case["queries"] - 1, 64).astype(int))
                 positions = rows + case["keys"] - case["queries"]
                 truth = formulas.attention(q[:, :, rows], k, v, case["causal"], positions)
-                yield difference(found["out"][b, h, rows], truth[0, 0])
+                yield "out", (b, h, rows), truth[0, 0], 0.0
             else:
                 truth = formulas.attention_backward(q, k, v, at("dout", h), case["causal"])
                 for name, array in zip(("dq", "dk", "dv"), truth):
-                    yield difference(found[name][b, h], array[0, 0])
+                    yield name, (b, h), array[0, 0], 0.0
+
+
+def errors(case, data, found, wanted=None):
+    """Of each result against the truths, which are made where they are not given."""
+    for name, part, truth, largest in wanted or truths(case, data):
+        yield difference(found[name][part], truth, largest)
+
+
+def keep(case, folder):
+    """Makes the file of a case's data and truths, unless it is there."""
+    file = pathlib.Path(folder) / (case["name"].replace("/", " ") + ".pickle")
+    if not file.exists():
+        data = make_data(case)
+        part = file.with_suffix(f".{os.getpid()}")
+        with open(part, "wb") as out:
+            pickle.dump((case, data, list(truths(case, data))), out, protocol=5)
+        part.rename(file)
+    return file
+
+
+def kept(case, folder):
+    """(data, truths) of a case as `keep` made them, the data in memory as NumPy takes it itself."""
+    with open(keep(case, folder), "rb") as file:
+        of, data, wanted = pickle.load(file)
+    if of != case:
+        raise ValueError(f"{folder} has another case of the name {case['name']}")
+    copied = lambda x: {name: copied(y) for name, y in x.items()} if isinstance(x, dict) else x.copy()
+    return copied(data), wanted
 
 
 def worst(values):
@@ -96,20 +127,21 @@ def worst(values):
     return max(values) if all(value == value for value in values) else float("nan")
 
 
-def prepare(library, case):
+def prepare(library, case, folder=None):
     from peers import Left
     try:
         if case["type"] in library.lacks:
             raise Left(library.lacks[case["type"]])
         library.note, library.around = "", contextlib.nullcontext
-        data = make_data(case)
+        data, wanted = kept(case, folder) if folder else (make_data(case), None)
         call, results = getattr(library, case["operation"])(case, data)
         with library.around():
             call()                                  # tables, threads, compilation
             begin = time.perf_counter()
             value = call()
             seconds = time.perf_counter() - begin
-        return call, {"seconds": seconds, "error": worst(errors(case, data, results(value))), "note": library.note}
+        return call, {"seconds": seconds, "error": worst(errors(case, data, results(value), wanted)),
+                      "note": library.note}
     except Left as reason:
         return None, {"left": str(reason)}
     except Exception as error:                      # a library that cannot is left out, with its own words
@@ -128,15 +160,23 @@ def stolen_seconds(cores):
 
 def time_calls(call, seconds):
     """Times of calls one after the other: at least three, unless they take much longer than `seconds`; and the part of
-    all cores' time that the host took away meanwhile."""
-    call()                                          # awake again
-    times, total = [], 0.0
+    all cores' time that the host took away meanwhile. The first wakes the threads, and counts only where it is so long
+    that this is nothing."""
     cores = os.sched_getaffinity(0)
-    before = stolen_seconds(cores)
-    while total < seconds or (len(times) < 3 and total < 3 * seconds):
+
+    def one():
         begin = time.perf_counter()
         call()
-        times.append(time.perf_counter() - begin)
+        return time.perf_counter() - begin
+
+    before = stolen_seconds(cores)
+    times, total = [], one()
+    if total >= 3 * seconds:
+        times.append(total)
+    else:
+        before, total = stolen_seconds(cores), 0.0
+    while total < seconds or (len(times) < 3 and total < 3 * seconds):
+        times.append(one())
         total += times[-1]
     return {"seconds": times, "stolen": (stolen_seconds(cores) - before) / (total * len(cores))}
 
@@ -163,6 +203,7 @@ def growth(library, case):
 
 def main():
     name, cores = sys.argv[1], {int(core) for core in sys.argv[2].split(",")}
+    folder = sys.argv[3] if len(sys.argv) > 3 else None
     os.sched_setaffinity(0, cores)                  # before any library counts them
     threads = str(len(cores))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -188,7 +229,7 @@ def main():
         if request["do"] == "prepare":
             call = None
             gc.collect()
-            call, answer = prepare(library, request["case"])
+            call, answer = prepare(library, request["case"], folder)
             reply(answer)
         elif request["do"] == "time":
             with library.around():

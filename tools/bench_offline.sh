@@ -55,7 +55,7 @@ carry() {
   rm -rf "$apt" "$carry"/usr/share/{doc,man,lintian} "$carry/usr/src"
   find "$carry" -xtype l -delete  # links into packages that stay behind
   find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
-  find "$carry" -name 'lib*.so.*.*.*' -delete  # now under the name that programs ask for, too
+  find "$carry" -name 'lib*.so.*.*.*' ! -name 'libbenchmark*' -delete  # now under the name that programs ask for, too; CMake asks for the other
   "$python" -m pip download -q -d "$carry/wheels" --only-binary=:all: --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" \
     $(grep -E "^($wheels)=" python/requirements-test.txt) || return

@@ -113,7 +113,7 @@ table() { in_shards conformance_test --only=cuda. "$@"; }
 sanitize() {
   local tool=$1 program=$2
   shift 2
-  timeout "${SANITIZE_SECONDS:-900}" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tree/tests/$program" --gtest_brief=1 "$@"
+  timeout "${SANITIZE_SECONDS:-900}" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tree/tests/$program" "$@"
 }
 # Of every program something; the tools are slow, so of most of them a part. racecheck knows the barriers of the portable
 # kernels alone (src/cuda/README.md says how Hopper's are asked). None of them runs longer than SANITIZE_SECONDS.

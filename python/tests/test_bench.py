@@ -101,6 +101,18 @@ def test_a_wrong_result_is_noticed():
                     assert not worker.worst(worker.errors(case, data, spoilt)) < 5e-5, (case, name)
 
 
+def test_kept_numbers_and_truths_are_those_that_are_made(tmp_path):
+    made = peers.NumPy()
+    for case in CASES:
+        kept, wanted = worker.kept(case, tmp_path)
+        for name, array in worker.make_data(case).items():
+            assert name == "w" or (kept[name].flags.writeable and np.array_equal(kept[name], array))
+        assert len(wanted) == len(list(worker.truths(case, worker.make_data(case))))
+        assert worker.prepare(made, case, tmp_path)[1]["error"] == worker.prepare(made, case)[1]["error"]
+    other = {**CASES[0], "causal": True}
+    assert "another case" in worker.prepare(made, other, tmp_path)[1]["left"]
+
+
 def test_data_are_those_of_the_name():
     first, again, other = (worker.make_data({**CASES[0], "name": name})["q"] for name in ("a", "a", "b"))
     assert (first == again).all() and not (first == other).any()
