@@ -130,10 +130,14 @@ export const kChinese = {
   level_merged: "视野内 {queries} × {keys} 个格子，多格合为一像素",
   level_tiles: "每个图块为 {queries} × {keys} 个格子，颜色为其{what}权重；放大可见单个格子。",
   level_only_tiles: "{queries} × {keys} 个格子的图块，颜色为其{what}权重；其上为页面存有的格子。",
-  level_tiles_difference: "每个图块为 {queries} × {keys} 个格子，颜色为其{what}权重之差；放大可见单个格子。",
-  level_only_tiles_difference: "{queries} × {keys} 个格子的图块，颜色为其{what}权重之差；其上为页面存有的格子。",
-  level_tiles_norms: "每个图块为 {queries} × {keys} 个格子，灰色：页面没有权重 × 范数的均值；放大可见单个格子。",
-  level_only_tiles_norms: "{queries} × {keys} 个格子的图块，灰色：页面没有权重 × 范数的均值；其上为页面存有的格子。",
+  level_tiles_difference:
+      "每个图块为 {queries} × {keys} 个格子，颜色为其{what}权重之差；放大可见单个格子。",
+  level_only_tiles_difference:
+      "{queries} × {keys} 个格子的图块，颜色为其{what}权重之差；其上为页面存有的格子。",
+  level_tiles_norms:
+      "每个图块为 {queries} × {keys} 个格子，灰色：页面没有权重 × 范数的均值；放大可见单个格子。",
+  level_only_tiles_norms:
+      "{queries} × {keys} 个格子的图块，灰色：页面没有权重 × 范数的均值；其上为页面存有的格子。",
   level_filter: "此缩放级别下，图块未应用 top-p 与重新归一化。",
   legend_hidden: "被遮住",
   legend_filtered: "已筛去",
