@@ -27,16 +27,14 @@ inline constexpr int kSlice = 64, kNarrowSlice = 32;
 // Two warpgroups make weights and values, threads of two warps copy; of 8 bits, a warpgroup.
 constexpr int value_threads(bool bytes) { return bytes ? 384 : 320; }
 inline constexpr int kWeightStages = 4;  // tiles of weights: one for each warp that makes them
-inline constexpr int kScoreStages = 2;   // of scores of as many tiles
+inline constexpr int kScoreTiles = 2 * kWeightStages;       // tiles of scores on their way
 constexpr int value_stages(int d, int slice, bool bytes) {  // tiles of values
   return (slice == kSlice ? 64 : 96) * 1024 / (forward_tiles(d).keys * slice * (bytes ? 1 : 2));
 }
 constexpr int value_shared_bytes(int d, int slice, bool bytes) {
   const int keys = forward_tiles(d).keys;
   return value_stages(d, slice, bytes) * keys * (bytes ? slice + 4 : slice * 2) +
-         kHeadsAtOnce *
-             (kScoreStages * kWeightStages * score_row(d) * 4 + kWeightStages * keys * 2) +
-         3 * 1024;
+         kHeadsAtOnce * (kScoreTiles * score_row(d) * 4 + kWeightStages * keys * 2) + 3 * 1024;
 }
 
 struct OneQueryParameters {

@@ -65,7 +65,7 @@ struct ValueSums {
   const Seen<kKeys> seen;
   Place<S::kStages> place{}, done{};  // done: of those that compute, up to where all is released
   Place<kWeightStages> weight_place{}, weight_done{};
-  Place<kScoreStages> score_place{};
+  Place<kScoreTiles> score_place{};
 
   // By four warps. Of 8 bits, scales come with the values.
   __device__ __forceinline__ void make_weights(int warp) {
@@ -105,7 +105,7 @@ struct ValueSums {
     }
   }
   __device__ __forceinline__ void load_scores() {
-    for (int j = seen.tiles.begin; j < seen.tiles.end; j += kWeightStages) load_scores(j);
+    for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) load_scores(j);
   }
 
   // By a warp of four: values of 8 bits.
@@ -128,7 +128,7 @@ struct ValueSums {
         copy_async<16>(to + n, scales + n, true);
       shared.values.full[place.stage].arrive_when_copied();
       place.advance();
-      if (threadIdx.x == kLoading && (j - seen.tiles.begin) % kWeightStages == 0) load_scores(j);
+      if (threadIdx.x == kLoading) load_scores(j);
       __syncwarp();
     }
   }
@@ -166,17 +166,13 @@ struct ValueSums {
  private:
   __device__ __forceinline__ int heads() const { return min(p.group - head, kHeadsAtOnce); }
 
-  // Of four tiles.
-  __device__ __forceinline__ void load_scores(int first) {
+  __device__ __forceinline__ void load_scores(int tile) {
     Barrier& full = shared.scores.full[score_place.stage];
     auto& scores = shared.scores.tiles[score_place.stage].of;
-    const int bytes = heads() * static_cast<int>(sizeof(scores[0][0]));
-    const int tiles = min(kWeightStages, seen.tiles.end - first);
+    const int bytes = heads() * static_cast<int>(sizeof(scores[0]));
     shared.scores.wait_until_empty(score_place);
-    full.arrive_and_expect(tiles * bytes);
-    for (int n = 0; n < tiles; ++n)
-      load_bytes(scores[n], scores_at<kD>(p, batch, kv_head, first + n) + head * score_row(kD),
-                 bytes, full);
+    full.arrive_and_expect(bytes);
+    load_bytes(scores, scores_at<kD>(p, batch, kv_head, tile) + head * score_row(kD), bytes, full);
     score_place.advance();
   }
 

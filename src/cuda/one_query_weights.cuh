@@ -29,13 +29,13 @@ struct WeightNote {
 template <class T, int kD>
 using WeightRing = Ring<WeightTile<T, forward_tiles(kD).keys>, kWeightStages, WeightNote>;
 
-// Scores of eight heads and four tiles.
+// Scores of eight heads.
 template <int kD>
-struct alignas(128) ScoreTiles {
-  float of[kWeightStages][kHeadsAtOnce][score_row(kD)];
+struct alignas(128) ScoreTile {
+  float of[kHeadsAtOnce][score_row(kD)];
 };
 template <int kD>
-using ScoreRing = Ring<ScoreTiles<kD>, kScoreStages>;
+using ScoreRing = Ring<ScoreTile<kD>, kScoreTiles>;
 
 // The reference score at a tile follows from the largest scores of those before it, so each warp
 // goes through all tiles, and makes the weights of every fourth one.
@@ -47,7 +47,7 @@ struct WeightMaker {
   const KeyRange tiles;
   const int heads;  // at most eight
   Softmax<T> softmax;
-  Place<kScoreStages> place{};
+  Place<kScoreTiles> place{}, done{};
 
   // next_scales(): of 8 bits, the scales of the values of this warp's next tile.
   template <class NextScales>
@@ -55,30 +55,30 @@ struct WeightMaker {
     const int lane = static_cast<int>(threadIdx.x % 32), own = lane / 4;
     std::uint32_t parity = 0;
     for (int first = tiles.begin; first < tiles.end; first += kWeightStages) {
-      const auto& all = scores.wait(place).of;
-      float most[kWeightStages];
+      float most[kWeightStages], below = 0, rescale = 1, shift = 0, reference = 0;
+      const auto& mine = scores.tiles[place.stage + warp];
 #pragma unroll
-      for (int n = 0; n < kWeightStages; ++n)
-        most[n] = own < heads && first + n < tiles.end ? all[n][own][kKeys] : kMinusInfinity;
+      for (int n = 0; n < kWeightStages; ++n) {
+        const bool given = first + n < tiles.end;
+        if (given) scores.wait(place);
+        most[n] = given && own < heads ? scores.tiles[place.stage].of[own][kKeys] : kMinusInfinity;
+        place.advance();
+      }
       float2 s[kPairs];
 #pragma unroll
       for (int n = 0; n < kPairs; ++n) {
-        s[n] = *reinterpret_cast<const float2*>(all[warp][own] + 8 * n + 2 * (lane % 4));
+        s[n] = *reinterpret_cast<const float2*>(mine.of[own] + 8 * n + 2 * (lane % 4));
         if (own >= heads) s[n] = float2{kMinusInfinity, kMinusInfinity};
       }
       __syncwarp();
-      scores.release(place);
-      float below = softmax.unit(softmax.reference[0]), rescale = 1, shift = 0;
-      float reference = softmax.reference[0];
-      if (moves(most)) {
+      for (int n = 0; n < kWeightStages && first + n < tiles.end; ++n) scores.release(done);
 #pragma unroll
-        for (int n = 0; n < kWeightStages; ++n) {
-          if (n != warp) {
-            softmax.reference[0] = softmax.next_reference(0, most[n]);
-          } else {
-            softmax.move_reference(0, most[n], below, rescale, shift);
-            reference = softmax.reference[0];
-          }
+      for (int n = 0; n < kWeightStages; ++n) {
+        if (n != warp) {
+          softmax.reference[0] = softmax.next_reference(0, most[n]);
+        } else {
+          softmax.move_reference(0, most[n], below, rescale, shift);
+          reference = softmax.reference[0];
         }
       }
       if (first + warp >= tiles.end) return;
@@ -91,15 +91,6 @@ struct WeightMaker {
   }
 
  private:
-  // Whether four tiles may move the reference of any head. Far from 0 it is not asked for here.
-  __device__ __forceinline__ bool moves(const float (&most)[kWeightStages]) const {
-    int any = softmax.far(softmax.reference[0]);
-#pragma unroll
-    for (const float x : most)
-      any |= static_cast<int>(softmax.far(x)) | softmax.rises_to(x, softmax.reference[0]);
-    return __any_sync(~0U, any);
-  }
-
   struct Made {
     std::uint32_t pairs[kPairs];
     float sum;
