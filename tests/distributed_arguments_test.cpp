@@ -310,6 +310,36 @@ TEST(arguments, a_place_that_is_not_there_has_no_owner) {
               std::string("InvalidArgument: Layout: ") + place.says);
 }
 
+// Bytes of another type are no numbers, and there are others as many of them.
+TEST(arguments, rows_are_copied_in_one_type_and_in_host_memory) {
+  const Layout layout = Layout::serpentine({kLength}, kRanks);
+  const Shape of_whole{1, 2, kLength, 8}, of_rows{1, 2, layout.owned(0), 8};
+  const Tensor rows(of_rows), whole(of_whole);
+  const auto said_of = [&](const ConstTensorView& from, const ConstTensorView& to) {
+    const TensorView there(const_cast<void*>(to.data()), to.dtype(), to.shape(), to.strides(),
+                           to.device());
+    return thrown_by([&] { put_rows(layout, 0, from, there); });
+  };
+  const std::string start = "InvalidArgument: put_rows: ";
+  for (const DType type : {DType::f64, DType::bf16, DType::i8}) {
+    const std::string name(name_of(type));
+    EXPECT_EQ(said_of(Tensor(of_rows, type), whole),
+              start + "the rows are " + name + ", the whole is f32; they must be of one type");
+    EXPECT_EQ(said_of(rows, Tensor(of_whole, type)),
+              start + "the rows are f32, the whole is " + name + "; they must be of one type");
+  }
+  EXPECT_EQ(said_of(whole.view().slice(2, 0, layout.owned(0)), whole),
+            start + "the whole overlaps the rows in memory; outputs must not");
+  const auto elsewhere = [](const ConstTensorView& view) {
+    return ConstTensorView(view.data(), view.dtype(), view.shape(), view.strides(),
+                           {Device::Kind::cuda, 0});
+  };
+  for (const auto& [from, to] : {std::pair{elsewhere(rows), ConstTensorView(whole)},
+                                 std::pair{ConstTensorView(rows), elsewhere(whole)}})
+    EXPECT_EQ(said_of(from, to), start + "a tensor is on cuda:0, not in host memory");
+  EXPECT_EQ(said_of(rows, whole), "nothing");
+}
+
 // One rank counts a call that the others have not made: the numbers say so, on all ranks in the
 // same words, whatever each of them called.
 TEST(arguments, ranks_in_different_calls_say_so_in_the_same_words) {

@@ -126,6 +126,15 @@ TEST(traps, a_window_is_not_dropped) {
   EXPECT_FALSE(same(with.result.out, without.result.out));
 }
 
+// Of one run of another rank's keys a rank may need several parts: as many blocks more.
+TEST(traps, what_is_needed_of_one_run_may_be_apart) {
+  cases::Case problem = kCausal;
+  problem.q_length = problem.k_length = 3072;
+  problem.window_left = 100;
+  for (const Bits bits : {Bits::one_process, Bits::fast})
+    Divided(problem, {.ranks = 3, .bits = bits, .contiguous_keys = true});
+}
+
 // prime-rl#3397, lmdeploy#3951: sinks were swallowed, or counted on every rank.
 TEST(traps, sinks_are_counted_once) {
   cases::Case problem = kCausal;

@@ -5,8 +5,8 @@
 
 For each case (tokens x heads) q, k, v are drawn, with heads of size 64, and `attend view --causal` writes the page: its size, the keys
 that every row has, the layers that have q and k, the time that the command took, that of its processors, and its largest memory. A headless Chromium opens it five
-times for each kind of choice (a query, a key, a cell), but for --closed. Medians: from the start of the navigation to the first map that is
-drawn, as the page itself marks it; and of each kind from the first choice, and from later ones, to the answers of all heads.
+times for each kind of choice (a query, a key, a cell), chosen at once or after a second, but for --closed. Medians: from the start of the navigation to the first map
+that is drawn, as the page itself marks it; and of each kind from the first choice, at once and after a second, and from later ones, to the answers of all heads.
 --docs writes the lines of these cases into the table of docs/view.md.
 Needs NumPy and, to open, Debian's chromium and the package playwright.
 """
@@ -44,6 +44,7 @@ ANSWERED = """async ([length, kind]) => {
   return times;
 }"""
 KINDS = ("query", "key", "cell")
+WAITS = (0, 1000)  # ms before the first choice: a program is there at once, a person reads first
 
 
 def draw(folder, length, layers, heads):
@@ -82,23 +83,25 @@ def held(page):
 
 
 def opened(page, length, times=5):
-    """Until the first map is drawn, and of each kind of choice until the first and later answers are there: in words."""
+    """Until the first map is drawn; and of each kind until the answers are there: of a choice at once, of one after a second, of later ones: in words."""
     from playwright.sync_api import sync_playwright
-    drawn, first, later = [], {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}
+    drawn, first, later = [], {(kind, wait): [] for kind in KINDS for wait in WAITS}, {kind: [] for kind in KINDS}
     with sync_playwright() as playwright:
         browser = screenshots.launch(playwright)
-        for kind in KINDS * times:
+        for kind, wait in list(first) * times:
             tab = browser.new_page()
             tab.goto(page.resolve().as_uri())
             tab.wait_for_selector("#map[data-whole=true]", state="attached")
             drawn.append(tab.evaluate(DRAWN))
+            tab.wait_for_timeout(wait)
             one, *others = tab.evaluate(ANSWERED, [length, kind])
-            first[kind].append(one)
+            first[kind, wait].append(one)
             later[kind].extend(others)
             tab.close()
         browser.close()
-    answers = [f"{statistics.median(first[kind]):.0f}, {statistics.median(later[kind]):.0f} ms" for kind in KINDS]
-    return [f"{statistics.median(drawn) / 1000:.2f} s", *answers]
+    median = statistics.median
+    answers = [f"{', '.join(f'{median(first[kind, wait]):.0f}' for wait in WAITS)}, {median(later[kind]):.0f} ms" for kind in KINDS]
+    return [f"{median(drawn) / 1000:.2f} s", *answers]
 
 
 HEADER = ("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in | query | key | cell |\n"

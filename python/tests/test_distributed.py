@@ -328,6 +328,8 @@ def test_layouts_are_values():
     assert (layout.owned(0), layout.owner(1, 255), layout.owner(1, 256)) == (256, 0, 1)
     x = np.arange(610)
     np.testing.assert_array_equal(distributed.take_rows(layout, 0, x, dim=0), np.arange(10, 266))
+    with pytest.raises(ValueError, match="put_rows: the rows are f32, the whole is f64; they must be of one type"):
+        distributed.put_rows(layout, 0, np.ones(256, "f4"), np.empty(610), dim=0)
     with pytest.raises(TypeError, match="layouts takes a Layout, or a pair"):
         distributed.plan([layout], heads=1, d=8)
 

@@ -68,17 +68,16 @@ struct LaneRows {
     return warp + (static_cast<int>(threadIdx.x % 32) + 32 * n) * kWarps;
   }
 
-  // Those of the tile from key `first` on. scale_of(row of the tile, index in the tensors' first
-  // dimension, in their third): the address of a row's scale.
-  template <class ScaleOf>
-  __device__ __forceinline__ void find(const ByteKeys& keys, const KeyPages& pages,
-                                       const HeadKeys& of, int first, int warp,
-                                       const ScaleOf& scale_of) {
+  // Those of the tile from key `first` on. found(n, index in the tensors' first dimension, in their
+  // third): the lane's row n is there.
+  template <class Found>
+  __device__ __forceinline__ void find_rows(const ByteKeys& keys, const KeyPages& pages,
+                                            const HeadKeys& of, int first, int warp,
+                                            const Found& found) {
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
       const int r = row(warp, n), key = first + r;
       at[n] = nullptr;
-      scale[n] = 0;
       if (r >= kRows || key >= of.end) continue;
       int batch = of.batch, in = of.begin + key;
       if (pages.table != nullptr) {
@@ -86,15 +85,18 @@ struct LaneRows {
         in = key % pages.size;
       }
       at[n] = keys.data + batch * keys.batch + of.head * keys.head + in * keys.row;
-      scale[n] = *scale_of(r, batch, in);
+      found(n, batch, in);
     }
   }
-  // Asks for a part of them, so that the L2 has it.
-  __device__ __forceinline__ void ask_for(int column, int columns, int d) const {
+  // With their scales. scale_of(index in the first dimension, in the third): the address of one.
+  template <class ScaleOf>
+  __device__ __forceinline__ void find(const ByteKeys& keys, const KeyPages& pages,
+                                       const HeadKeys& of, int first, int warp,
+                                       const ScaleOf& scale_of) {
 #pragma unroll
-    for (int n = 0; n < kEach; ++n)
-      for (int x = column; x < column + columns && x < d; x += 32)
-        if (at[n] != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(at[n] + x));
+    for (int n = 0; n < kEach; ++n) scale[n] = 0;
+    find_rows(keys, pages, of, first, warp,
+              [&](int n, int batch, int in) { scale[n] = *scale_of(batch, in); });
   }
 
   // Of the warp's row n, which each lane may have another of; all lanes ask.
@@ -164,7 +166,7 @@ __device__ __forceinline__ void bring_rows(Tile& tile, const LaneRows<kRows, kWa
 __device__ __forceinline__ void rows_are_there(Barrier& full) {
   publish_shared();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) full.arrive();
+  if (arrives()) full.arrive();
 }
 
 }  // namespace attend::cuda

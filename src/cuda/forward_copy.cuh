@@ -176,7 +176,7 @@ struct Bringer {
 
   __device__ __forceinline__ void find(const HeadKeys& keys, int tile) {
     const auto scale_in = [&](const ByteKeys& from) {
-      return [&](int, int batch, int in) {
+      return [&](int batch, int in) {
         return from.scales +
                (batch * from.scale_batch + keys.head * from.scale_head + in * from.scale_row);
       };

@@ -403,7 +403,7 @@ __device__ __forceinline__ void forward(const typename S::Parameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    constexpr int kFills = S::kBytes ? S::kBringing : 1;
+    constexpr int kFills = S::kBytes ? S::kBringing * kArriving : 1;
     const bool by_warps = S::kLeaveEarly || kArriving > 1;
     shared.q.init((by_warps ? S::kConsumers * 4 : S::kConsumers) + S::kBringing);
     shared.k.init(S::kConsumers * 4, kFills);

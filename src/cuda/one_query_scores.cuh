@@ -1,15 +1,14 @@
 // One query a head: scores of all keys that are seen, tile by tile, all at the same time.
 #pragma once
 
-#include "bytes.cuh"
 #include "one_query_sm90.h"
 #include "pages.cuh"
 #include "softmax.cuh"
 
 namespace attend::cuda {
 
-// One warpgroup computes, a thread of the other copies; of 8 bits, all of its warps bring keys.
-inline constexpr int kScoreThreads = 256, kBringing = 4;
+// One warpgroup computes, a thread of the other copies; of 8 bits, all of it (one_query_bytes.cuh).
+inline constexpr int kScoreThreads = 256;
 
 // Keys that the query of a sequence sees, and the tiles that they are in.
 template <int kKeys>
@@ -44,16 +43,21 @@ struct TileRange {
   }
 };
 
-template <class T, int kD, bool kBytes>
+template <class T, int kD>
 struct ScoreShared {
   static constexpr int kKeys = forward_tiles(kD).keys;
-  static constexpr int kStages = score_stages(kD), kQueryStages = score_query_stages(kD);
+  static constexpr int kStages = score_stages(kD, false), kQueryStages = score_query_stages(kD);
   Ring<SharedTile<T, kOneQueryRows, kD>, kQueryStages> q;
-  Ring<SharedTile<T, kKeys, kD>, kStages, std::conditional_t<kBytes, RowScales<kKeys>, Nothing>> k;
+  Ring<SharedTile<T, kKeys, kD>, kStages> k;
 };
-template <class T, int kD, bool kBytes>
-inline constexpr bool kScoresFit = sizeof(ScoreShared<T, kD, kBytes>) <=
-                                   score_shared_bytes(kD, kBytes);
+
+// Where the scores of a group and a tile are.
+template <int kD>
+__device__ __forceinline__ float* scores_at(const OneQueryParameters& p, int batch, int kv_head,
+                                            int tile) {
+  const long long head = static_cast<long long>(batch) * (p.heads / p.group) + kv_head;
+  return p.scores + (head * p.tiles + tile) * p.group * score_row(kD);
+}
 
 // body(batch, kv_head, tile, first of its head here, last of it) for the tiles that are seen.
 template <int kKeys, class Body>
@@ -85,8 +89,8 @@ __device__ __forceinline__ void load_queries(const OneQueryParameters& p, Shared
 // By one thread.
 template <class T, int kD>
 __device__ __forceinline__ void load_scores(const OneQueryParameters& p,
-                                            ScoreShared<T, kD, false>& shared) {
-  using S = ScoreShared<T, kD, false>;
+                                            ScoreShared<T, kD>& shared) {
+  using S = ScoreShared<T, kD>;
   Place<S::kQueryStages> q;
   Place<S::kStages> k;
   const auto load = [&](const auto& seen, int batch, int kv_head, int j, bool first, bool) {
@@ -101,57 +105,10 @@ __device__ __forceinline__ void load_scores(const OneQueryParameters& p,
   for_each_tile<S::kKeys>(p, load);
 }
 
-// By a warp: keys of 8 bits. While those of a tile are on their way, the next ones are looked up.
 template <class T, int kD>
-__device__ __forceinline__ void bring_scores(const OneQueryParameters& p,
-                                             ScoreShared<T, kD, true>& shared, int warp) {
-  using S = ScoreShared<T, kD, true>;
-  using Rows = LaneRows<S::kKeys, kBringing>;
-  constexpr int kMost = 20;
-  Place<S::kQueryStages> q;
-  Place<S::kStages> k;
-  Rows next;
-  float value_scale[Rows::kEach];
-  const auto find = [&](const HeadKeys& keys, int tile) {
-    const auto in = [&](const ByteKeys& from, int batch, int row) {
-      return from.scales +
-             (batch * from.scale_batch + keys.head * from.scale_head + row * from.scale_row);
-    };
-    const float* of_value[Rows::kEach] = {};
-    next.find(p.k_bytes, p.pages, keys, tile * S::kKeys, warp, [&](int r, int batch, int row) {
-      of_value[(r - Rows::row(warp, 0)) / (32 * kBringing)] = in(p.v_bytes, batch, row);
-      return in(p.k_bytes, batch, row);
-    });
-    next.ask_for(0, kD, p.k_bytes.d);
-#pragma unroll
-    for (int n = 0; n < Rows::kEach; ++n) value_scale[n] = of_value[n] ? *of_value[n] : 0;
-  };
-  const auto bring = [&](const auto& seen, int batch, int kv_head, int j, bool first, bool last) {
-    const HeadKeys keys{batch, 0, kv_head, seen.keys.end};
-    if (first) find(keys, j);
-    const Rows now = next;
-    float* const scales =
-        p.value_scales +
-        ((static_cast<long long>(batch) * (p.heads / p.group) + kv_head) * p.tiles + j) * S::kKeys;
-    for (int n = 0; n < Rows::kEach; ++n)
-      if (const int r = Rows::row(warp, n); r < S::kKeys) scales[r] = value_scale[n];
-    bring_rows<kMost, kD>(shared.k.tiles[k.stage], now, 0, p.k_bytes.d, false, warp, [&] {
-      if (!last) find(keys, j + 1);
-      shared.k.wait_until_empty(k);
-    });
-    now.store_scales(shared.k.notes[k.stage].of, false, warp);
-    rows_are_there(shared.k.full[k.stage]);
-    k.advance();
-    if (first && warp == 0 && threadIdx.x % 32 == 0) load_queries(p, shared, q, kv_head, batch);
-    __syncwarp();
-  };
-  for_each_tile<S::kKeys>(p, bring);
-}
-
-template <class T, int kD, bool kBytes>
 __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
-                                               ScoreShared<T, kD, kBytes>& shared) {
-  using S = ScoreShared<T, kD, kBytes>;
+                                               ScoreShared<T, kD>& shared) {
+  using S = ScoreShared<T, kD>;
   constexpr int kKeys = S::kKeys;
   Place<S::kQueryStages> q_place;
   Place<S::kStages> k_place;
@@ -164,10 +121,6 @@ __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
     commit_products();
     wait_for_products<0>();
     s.pin();
-    if constexpr (kBytes) {
-      multiply_columns(s, shared.k.notes[k_place.stage].of);
-      __syncwarp();
-    }
     shared.k.release(k_place);
     if (last) shared.q.release(q_place);
     const int origin = j * kKeys + own_column();
@@ -185,10 +138,8 @@ __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
       most[r] = row_maximum(most[r]);
       const int row = own_row() + 8 * r;
       if (row >= p.group) continue;
-      const long long at =
-          (static_cast<long long>(batch) * p.heads + kv_head * p.group + row) * p.tiles + j;
-      if (threadIdx.x % 4 == 0) p.largest[at] = most[r];
-      float* const to = p.scores + at * kKeys + own_column();
+      float* const to = scores_at<kD>(p, batch, kv_head, j) + row * score_row(kD) + own_column();
+      if (threadIdx.x % 4 == 0) to[kKeys] = most[r];
 #pragma unroll
       for (int n = 0; n < s.kCount; n += 4)
         *reinterpret_cast<float2*>(to + s.column(n)) = float2{s.x[n + 2 * r], s.x[n + 2 * r + 1]};
@@ -196,25 +147,28 @@ __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
   });
 }
 
-template <class T, int kD, bool kBytes>
+// Rows that no query is in: no numbers that are far from any.
+template <class Queries>
+__device__ __forceinline__ void clear_queries(Queries& q) {
+  for (auto& tile : q.tiles)
+    for (int n = threadIdx.x; n < tile.kBytes / 16; n += kScoreThreads)
+      reinterpret_cast<uint4*>(tile.data)[n] = uint4{0, 0, 0, 0};
+}
+
+template <class T, int kD>
 __device__ __forceinline__ void scores(const OneQueryParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using S = ScoreShared<T, kD, kBytes>;
-  static_assert(kScoresFit<T, kD, kBytes>);
+  using S = ScoreShared<T, kD>;
+  static_assert(sizeof(S) <= score_shared_bytes(kD, false));
   auto& shared = *reinterpret_cast<S*>(memory);
   if (threadIdx.x == 0) {
     shared.q.init(4);
-    shared.k.init(4, kBytes ? kBringing : 1);
+    shared.k.init(4);
   }
-  // Rows that no query is in: no numbers that are far from any.
-  for (auto& tile : shared.q.tiles)
-    for (int n = threadIdx.x; n < kOneQueryRows * kD / 8; n += kScoreThreads)
-      reinterpret_cast<uint4*>(tile.data)[n] = uint4{0, 0, 0, 0};
+  clear_queries(shared.q);
   publish_shared();
   __syncthreads();
-  const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - kWarpgroup / 32;
-  if (warp < 0) compute_scores<T, kD, kBytes>(p, shared);
-  else if constexpr (kBytes) bring_scores<T, kD>(p, shared, warp);
+  if (threadIdx.x < kWarpgroup) compute_scores<T, kD>(p, shared);
   else if (threadIdx.x == kWarpgroup) load_scores<T, kD>(p, shared);
 }
 

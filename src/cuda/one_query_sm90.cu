@@ -5,14 +5,17 @@
 // order of these sums cannot be cut, but what they are made of can be had in any order, and sums of
 // different features do not meet:
 //
-//   attend_one_query_scores    1 scores and 2 mask, tile by tile, all at the same time: the heads
-//                              of a group are the rows of one product, so each key is read once
-//   attend_one_query_weights   3 softmax: the reference score at a tile follows from the largest
-//                              scores of the tiles before it, and then its weights from its scores
-//   attend_one_query_values    4 values: a block of threads sums 64 features over all keys
+//   attend_one_query_scores   1 scores and 2 mask, tile by tile, all at the same time: each key is
+//                             read once for all heads of a group
+//   attend_one_query_values   3 softmax: the reference score at a tile follows from the largest
+//                             scores of the tiles before it, and then its weights from its scores;
+//                             4 values: a block of threads sums 64 features over all keys
 //
-// Scores and weights go through memory: 6 bytes for each, where a key and its value are 4 d bytes,
-// or 2 d and their scales (8 bits: as there, scores and weights take the scales).
+// Scores go through memory: 4 bytes for each, where a key and its value are 4 d bytes, or 2 d and
+// their scales (8 bits: as there, scores and weights take the scales).
+//
+// Products are turned where rows would be empty, O^T = V^T P^T: a sum has the same bits
+// (docs/decisions/041).
 #include "one_query_values.cuh"
 
 namespace attend::cuda {
@@ -26,11 +29,9 @@ using OneQueryType = ATTEND_TYPE;
 extern "C" __global__ void __launch_bounds__(attend::cuda::kScoreThreads,
                                              attend::cuda::score_blocks_each(ATTEND_D))
     attend_one_query_scores(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::scores<attend::cuda::OneQueryType, ATTEND_D, ATTEND_BYTES>(p);
-}
-extern "C" __global__ void __launch_bounds__(32 * attend::cuda::kOneQueryWarps)
-    attend_one_query_weights(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::weights<attend::cuda::OneQueryType, ATTEND_D, ATTEND_BYTES>(p);
+  using namespace attend::cuda;
+  if constexpr (ATTEND_BYTES) byte_scores<OneQueryType, ATTEND_D>(p);
+  else scores<OneQueryType, ATTEND_D>(p);
 }
 extern "C" __global__ void __launch_bounds__(attend::cuda::value_threads(ATTEND_BYTES), 2)
     attend_one_query_values(const __grid_constant__ attend::cuda::OneQueryParameters p) {

@@ -5,45 +5,43 @@
 
 namespace attend::cuda {
 
-inline constexpr int kOneQueryRows = 64;                        // heads of a group, at most
-inline constexpr int kOneQueryTiles = 8;                        // whose weights a warp makes
-inline constexpr int kOneQueryWarps = 4;                        // of a block that makes weights
-constexpr int score_stages(int d) { return d == 128 ? 2 : 4; }  // tiles of keys
+inline constexpr int kOneQueryRows = 64;  // heads of a group, at most
 constexpr int score_query_stages(int d) { return d == 256 ? 1 : 2; }
 constexpr int score_blocks_each(int d) { return d == 256 ? 1 : 2; }  // of threads, an SM
+constexpr int score_stages(int d, bool bytes) {                      // tiles of keys
+  return bytes ? (d == 128 ? 4 : 8) : (d == 128 ? 2 : 4);
+}
+// Keys of 8 bits come with the scales of both.
 constexpr int score_shared_bytes(int d, bool bytes) {
-  return (score_query_stages(d) * kOneQueryRows + score_stages(d) * forward_tiles(d).keys) * d * 2 +
-         (bytes ? 4 : 2) * 1024;
+  return score_query_stages(d) * kOneQueryRows * d * 2 +
+         score_stages(d, bytes) * forward_tiles(d).keys * (bytes ? d + 8 : d * 2) + 2 * 1024;
 }
 
-// Of a row and a tile, as the threads of a row take them: their pairs of weights, in the order of
-// an Operand [4, keys / 8]; the sum of each one's [4]; and what was summed before the tile is
-// multiplied by. A multiple of 16 bytes.
-constexpr int weight_words(int keys) { return keys / 2 + 8; }
+// Floats of a row of scores of a tile: the largest of them is behind them.
+constexpr int score_row(int d) { return forward_tiles(d).keys + 8; }
 
-// Features of v that a block of threads sums: fewer, where blocks are few.
+// Heads of a group and features of v that a block of threads sums: fewer features, where blocks are
+// few.
+inline constexpr int kHeadsAtOnce = 8;
 inline constexpr int kSlice = 64, kNarrowSlice = 32;
-// A warpgroup computes, a thread of another warp copies; of 8 bits, another warpgroup brings
-// values.
-constexpr int value_threads(bool bytes) { return bytes ? 256 : 160; }
-constexpr int value_stages(int slice) { return slice == kSlice ? 6 : 12; }  // tiles of values
-constexpr int value_ring_bytes(int d, int slice) {
-  return value_stages(slice) * forward_tiles(d).keys * slice * 2 + 1024;
+// Two warpgroups make weights and values, threads of two warps copy; of 8 bits, a warpgroup.
+constexpr int value_threads(bool bytes) { return bytes ? 384 : 320; }
+inline constexpr int kWeightStages = 4;  // tiles of weights: one for each warp that makes them
+inline constexpr int kScoreTiles = 2 * kWeightStages;       // tiles of scores on their way
+constexpr int value_stages(int d, int slice, bool bytes) {  // tiles of values
+  return (slice == kSlice ? 64 : 96) * 1024 / (forward_tiles(d).keys * slice * (bytes ? 1 : 2));
 }
-constexpr int value_shared_bytes(int d, int slice, int group) {
-  return value_ring_bytes(d, slice) +
-         value_stages(slice) * group * weight_words(forward_tiles(d).keys) * 4;
+constexpr int value_shared_bytes(int d, int slice, bool bytes) {
+  const int keys = forward_tiles(d).keys;
+  return value_stages(d, slice, bytes) * keys * (bytes ? slice + 4 : slice * 2) +
+         kHeadsAtOnce * (kScoreTiles * score_row(d) * 4 + kWeightStages * keys * 2) + 3 * 1024;
 }
 
 struct OneQueryParameters {
   // q: in boxes of 64 x 1 x group; k as in ForwardParameters, v in boxes of a slice.
   TensorMap q, k, v;
-  // Of each row, which is a head of the batch, and each tile of keys:
-  float* scores;                     // [rows, tiles, keys], hidden ones -inf
-  float* largest;                    // [rows, tiles]
-  unsigned* weights;                 // [key heads of the batch, tiles, group, weight_words]
-  float* references;                 // [rows]: the last
-  Rows out, lse;                     // lse: float, or data is null
+  float* scores;  // [key heads of the batch, tiles, group, score_row], hidden ones -inf
+  Rows out, lse;  // lse: float, or data is null
   const int *key_lengths, *offsets;  // as in ForwardParameters
   KeyPages pages;                    // as well
   ByteKeys k_bytes, v_bytes;         // as well

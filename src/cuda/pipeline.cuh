@@ -27,6 +27,11 @@ struct Barrier {
         "r"(bytes)
         : "memory");
   }
+  // Arrives when what this thread copies with copy_async() is there.
+  __device__ __forceinline__ void arrive_when_copied() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&word))
+                 : "memory");
+  }
   // Until the phase of this parity is over.
   __device__ __forceinline__ void wait(std::uint32_t parity) {
     std::uint32_t over = 0;

@@ -18,8 +18,7 @@ std::int64_t tiles_of(const ForwardProblem& p, int size) {
 bool fits(const ForwardProblem& p, int size) {
   if (p.keys != KeyAddressing::paged) return true;
   const auto kept =
-      static_cast<double>(forward_tiles(size).keys + weight_words(forward_tiles(size).keys) + 1) *
-      4.0 * static_cast<double>(p.batch * p.heads * tiles_of(p, size));
+      score_row(size) * 4.0 * static_cast<double>(p.batch * p.heads * tiles_of(p, size));
   const double pool = (has_byte_keys(p) ? 1.0 : 2.0) * static_cast<double>(p.pages) *
                       static_cast<double>(p.page_size * p.kv_heads * (p.d + p.dv));
   return kept <= 4 * pool;
@@ -36,13 +35,12 @@ bool is_one_query(const ForwardProblem& p, int size) noexcept {
 Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int size,
                        const OneQueryTensors& tensors, Loans& loans, StreamQueue& queue) noexcept {
   const int keys = forward_tiles(size).keys;
-  const std::int64_t tiles = tiles_of(p, size), rows = p.batch * p.heads;
+  const std::int64_t tiles = tiles_of(p, size);
   const bool bytes = has_byte_keys(p);
   OneQueryParameters o{};
   const std::int64_t heads = p.batch * p.kv_heads;
-  const bool narrow =
-      heads * blocks_of(p.dv, kSlice) < queue.gpu().processors() &&
-      value_shared_bytes(size, kNarrowSlice, static_cast<int>(p.group())) <= kForwardSharedBytes;
+  const std::int64_t groups = heads * blocks_of(p.group(), kHeadsAtOnce);
+  const bool narrow = groups * blocks_of(p.dv, kNarrowSlice) <= queue.gpu().processors();
   const int slice = narrow ? kNarrowSlice : kSlice;
   ATTEND_TRY(tensors.q.map({.rows = 1, .heads = static_cast<int>(p.group())}, o.q));
   if (bytes) {
@@ -53,10 +51,7 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
     ATTEND_TRY(tensors.k.map({.rows = a.pages.piece, .at_once = 128}, o.k));
     ATTEND_TRY(tensors.v.map({.rows = a.pages.piece, .features = slice, .at_once = 128}, o.v));
   }
-  o.scores = loans.take<float>(rows * tiles * keys);
-  o.weights = loans.take<unsigned>(rows * tiles * weight_words(keys));
-  o.largest = loans.take<float>(rows * tiles);
-  o.references = loans.take<float>(rows);
+  o.scores = loans.take<float>(p.batch * p.heads * tiles * score_row(size));
   if (loans.failed()) return loans.status();
   o.out = tensors.out.rows();
   o.lse = a.lse;
@@ -76,19 +71,13 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   o.scale = a.scale;
   const char* const module = sm90_module(Sm90Kernel::one_query, module_type(p), size);
   const std::int64_t at_once = std::int64_t{queue.gpu().processors()} * score_blocks_each(size);
-  const std::int64_t warps = rows * blocks_of(tiles, kOneQueryTiles);
   ATTEND_TRY(queue.start({module, "attend_one_query_scores", std::min(heads * tiles, at_once), 256,
                           score_shared_bytes(size, bytes)},
                          &o));
-  ATTEND_TRY(queue.start(
-      {module, "attend_one_query_weights", blocks_of(warps, kOneQueryWarps), 32 * kOneQueryWarps},
-      &o));
-  return queue.start(
-      {module, narrow ? "attend_one_query_values_narrow" : "attend_one_query_values",
-       heads * blocks_of(p.dv, slice), static_cast<unsigned>(value_threads(bytes)),
-       value_shared_bytes(size, slice, o.group),
-       std::min(value_shared_bytes(size, slice, kOneQueryRows), kForwardSharedBytes)},
-      &o);
+  return queue.start({module, narrow ? "attend_one_query_values_narrow" : "attend_one_query_values",
+                      groups * blocks_of(p.dv, slice), static_cast<unsigned>(value_threads(bytes)),
+                      value_shared_bytes(size, slice, bytes)},
+                     &o);
 }
 
 }  // namespace attend::cuda

@@ -1,6 +1,7 @@
 // Who owns which positions.
 #include <attend/distributed.h>
 
+#include "api/overlap.h"
 #include "api/tensor_memory.h"
 #include "core/text.h"
 
@@ -153,6 +154,15 @@ Tensor take_rows(const Layout& layout, int rank, const ConstTensorView& whole, i
 
 void put_rows(const Layout& layout, int rank, const ConstTensorView& rows, const TensorView& whole,
               int dim) {
+  for (const ConstTensorView& view : {rows, ConstTensorView(whole)})
+    if (view.device() != Device{})
+      throw InvalidArgument(
+          text("put_rows: a tensor is on ", view.device(), ", not in host memory"));
+  if (rows.dtype() != whole.dtype())
+    throw InvalidArgument(text("put_rows: the rows are ", rows.dtype(), ", the whole is ",
+                               whole.dtype(), "; they must be of one type"));
+  if (rows && whole && overlap(rows, whole))
+    throw InvalidArgument("put_rows: the whole overlaps the rows in memory; outputs must not");
   for_rows("put_rows", layout, rank, whole, rows.shape(), dim,
            [&](std::int64_t from, std::int64_t to, std::int64_t begin, std::int64_t end) {
              const Tensor part = Tensor::copy_of(rows.slice(dim, begin, end));

@@ -29,7 +29,9 @@ struct RankTensors {
 
 std::string name(const Division& d) {
   return std::to_string(d.ranks) + " ranks, granules of " + std::to_string(d.granule) +
-         (d.contiguous ? ", contiguous" : "") +
+         (d.contiguous        ? ", contiguous"
+          : d.contiguous_keys ? ", contiguous keys"
+                              : "") +
          (d.scheme == distributed::Scheme::heads ? ", heads" : ", gather") +
          (d.bits == distributed::Bits::fast ? ", fast" : "");
 }
@@ -40,12 +42,13 @@ distributed::Layouts layouts_of(const cases::Instance& whole, const Division& d)
   const ConstTensorView& starts_q = whole.options.cu_seqlens_q;
   const ConstTensorView& starts_k =
       whole.options.cu_seqlens_k ? whole.options.cu_seqlens_k : starts_q;
-  const auto layout = [&](const ConstTensorView& starts, std::int64_t length) {
+  const auto layout = [&](const ConstTensorView& starts, std::int64_t length, bool contiguous) {
     auto lengths = lengths_of(starts, length);
-    return d.contiguous ? Layout::contiguous(std::move(lengths), d.ranks, d.granule)
-                        : Layout::serpentine(std::move(lengths), d.ranks, d.granule);
+    return contiguous ? Layout::contiguous(std::move(lengths), d.ranks, d.granule)
+                      : Layout::serpentine(std::move(lengths), d.ranks, d.granule);
   };
-  return {layout(starts_q, whole.q.size(2)), layout(starts_k, whole.k.size(2))};
+  return {layout(starts_q, whole.q.size(2), d.contiguous),
+          layout(starts_k, whole.k.size(2), d.contiguous || d.contiguous_keys)};
 }
 
 RanksResult run_ranks(const cases::Instance& whole, const Division& d, Context& context) {

@@ -18,6 +18,7 @@ struct Division {
   bool contiguous = false;  // else serpentine
   distributed::Scheme scheme = distributed::Scheme::gather;
   distributed::Bits bits = distributed::Bits::one_process;
+  bool contiguous_keys = false;  // these alone
 };
 std::string name(const Division& division);
 
