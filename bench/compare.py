@@ -401,8 +401,8 @@ def parse(arguments):
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out, which takes a minute")
     parser.add_argument("--kept", help="folder of the cases' numbers and truths: those that are not there are made and kept, for all "
                         "libraries and later runs; of all suites and types some gigabytes")
-    parser.add_argument("--goes-on", action="store_true", help="what --out has of this machine and commit stays; the rest is measured")
     parser.add_argument("--fill", action="store_true", help="do nothing but make them, on all cores")
+    parser.add_argument("--goes-on", action="store_true", help="what --out has of this machine and commit stays; the rest is measured")
     parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
     args = parser.parse_args(arguments)
     args.no_compile = args.no_compile or args.quick
